@@ -1,6 +1,5 @@
 """``flatnce doctor``: what is wrong with a run, embeddings, curves or this installation."""
 
-import json
 from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
 
@@ -69,7 +68,9 @@ def run(arguments: list[str]) -> int:
 
         found = examine(target, embeddings=not given.pop("no_embeddings"), **given)
     if as_json:
-        print(json.dumps(plain({**found.plain(), "environment": environment()}), allow_nan=False))
+        from flatnce.cli.console import print_json
+
+        print_json(plain({**found.plain(), "environment": environment()}))
     else:
         print(found)
     return 0

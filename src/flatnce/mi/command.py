@@ -3,14 +3,13 @@
 Modules that load torch are imported after the options have been checked.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 
-from flatnce.cli.console import live_line
+from flatnce.cli.console import live_line, print_json
 from flatnce.cli.options import as_typed, parse_options
 from flatnce.cli.short_help import print_short_help
 from flatnce.environment import environment, plain
@@ -226,7 +225,7 @@ def _print(found: Any, options: MiOptions, data: dict[str, Any]) -> None:
         device = found.settings.get("device") if estimate else None
         whole = {**numbers, "page": page} if estimate else {"result": numbers}
         where = environment([options.seed], device)
-        print(json.dumps(plain({**whole, "data": data, "environment": where}), allow_nan=False))
+        print_json(plain({**whole, "data": data, "environment": where}))
         return
     print(as_typed((found.summary if estimate else found.table)(options.unit)))
     if data["notes"]:
@@ -265,7 +264,7 @@ def _benchmark(options: MiOptions) -> None:
             **given,
         )
     if options.json:
-        print(json.dumps(plain({**found.plain(), "environment": environment(seeds)})))
+        print_json(plain({**found.plain(), "environment": environment(seeds)}))
     else:
         print(found.table())
 
@@ -281,7 +280,7 @@ def _list_columns(options: MiOptions) -> None:
         file: describe_columns(file, header=not options.no_header) for file in options.files
     }
     if options.json:
-        print(json.dumps(plain(listing)))
+        print_json(plain(listing))
         return
     for file, columns in listing.items():
         print(f"{Path(file).name}: {len(columns)} columns")

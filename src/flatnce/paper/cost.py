@@ -1,13 +1,12 @@
 """``flatnce cost``: Table S1 of the paper (devices x hours x price), and the same for a run."""
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from flatnce.cli.console import console_of, text_table
+from flatnce.cli.console import console_of, print_json, text_table
 from flatnce.cli.options import parse_options
 from flatnce.messages import check_at_least
 from flatnce.pretrain.runs.log import Run, read_run
@@ -148,7 +147,7 @@ def run(arguments: list[str]) -> int:
         fields = ("hours", "device_hours", "cost")
         plain = own and asdict(own) | {name: getattr(own, name) for name in fields}
         table = [{**asdict(row), "cost": row.cost, "agrees": row.agrees} for row in PAPER]
-        print(json.dumps({"paper": table, "note": PRICE_NOTE, "run": plain}))
+        print_json({"paper": table, "note": PRICE_NOTE, "run": plain})
         return 0
     header = ["model", "devices", "hours", "device-hours", "price", "cost", "as printed"]
     rows = []

@@ -1,12 +1,11 @@
 """``flatnce demo``: InfoNCE against FlatNCE where the truth is known."""
 
-import json
 from dataclasses import dataclass, field
 from typing import Annotated
 
 import tyro
 
-from flatnce.cli.console import console_of, live_line, text_table
+from flatnce.cli.console import console_of, live_line, print_json, text_table
 from flatnce.cli.options import parse_options
 from flatnce.paper.demo_config import DemoConfig
 
@@ -38,7 +37,7 @@ def run(arguments: list[str]) -> int:
         results = run_demo(options.config, progress)
     page = demo_page(options.config.out)
     if options.json:
-        print(json.dumps(results))
+        print_json(results)
         return 0
     table, console = summary_table(results), console_of()
     caption = TEXTS["columns"].format(**results)

@@ -60,9 +60,11 @@ def in_unit(spread: Mapping[str, Any], unit: str = "") -> str:
 
 
 def duration_text(seconds: int | float) -> str:
-    """A time in its two largest units: 42 s, 2 min 1 s, 2 h 1 min."""
+    """A time in its two largest units: 42 s, 2 min 1 s, 2 h 1 min, 3 d 2 h."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
+    if hours >= 48:
+        return f"{hours // 24} d {hours % 24} h"
     if hours:
         return f"{hours} h {minutes} min"
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -1,6 +1,5 @@
 """``flatnce reproduce``: train, measure and draw a figure or table of the paper."""
 
-import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Annotated, Any, Literal
 import jinja2  # noqa: F401 (missing packages are reported before training, not after)
 import tyro
 
-from flatnce.cli.console import console_of, text_table
+from flatnce.cli.console import console_of, print_json, text_table
 from flatnce.cli.options import parse_options
 from flatnce.paper.reproduce.experiment import EXPERIMENTS, Setting, check_options, find_experiment
 from flatnce.paper.reproduce.page import reproduce_page, table_of
@@ -59,7 +58,7 @@ def run(arguments: list[str]) -> int:
     page = reproduce_page(directory)
     results = read_run(directory).results or {}
     if options.json:
-        print(json.dumps(results))
+        print_json(results)
         return 0
     _show(results)
     print(f"\nThe page: {page}")
@@ -111,7 +110,7 @@ def _show(results: Mapping[str, Any]) -> None:
 def _list(as_json: bool) -> int:
     rows = [{"name": e.name, "paper": e.paper, "title": e.title} for e in EXPERIMENTS.values()]
     if as_json:
-        print(json.dumps(rows))
+        print_json(rows)
     else:
         console_of().print(text_table(["", "", ""], [list(row.values()) for row in rows], left=3))
     return 0

@@ -1,6 +1,5 @@
 """``flatnce data``: fetch a data set, adopt files on disk, or list the data sets."""
 
-import json
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from flatnce.cli.console import console_of, live_line, text_table
+from flatnce.cli.console import console_of, live_line, print_json, text_table
 from flatnce.cli.options import parse_options
 from flatnce.pretrain.commands import Switch
 from flatnce.pretrain.data import CATALOG, Entry, data_root, find, is_path
@@ -101,7 +100,7 @@ def _describe_folder(path: str, adopting: str | None) -> dict[str, Any]:
 
 def _show(found: dict[str, Any], as_json: bool) -> int:
     if as_json:
-        print(json.dumps(found, default=str))  # a folder is a path
+        print_json(found)
         return 0
     parts = ", ".join(f"{split} {count:,}" for split, count in found["splits"].items())
     print(f"{found['name']}: {found['title']}. {found['classes']} classes; {parts}.")
@@ -120,7 +119,7 @@ def _list(options: DataOptions) -> int:
         for entry in CATALOG.values()
     ]
     if options.json:
-        print(json.dumps({"root": str(root), "sets": rows}))
+        print_json({"root": root, "sets": rows})
         return 0
     cells = []
     for row in rows:

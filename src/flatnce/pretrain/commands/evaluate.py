@@ -1,13 +1,12 @@
 """``flatnce evaluate``: a run by one or several protocols, as a table or as JSON."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import tyro
 
-from flatnce.cli.console import console_of, live_line, text_table
+from flatnce.cli.console import console_of, live_line, print_json, text_table
 from flatnce.cli.options import parse_options
 from flatnce.cli.short_help import print_short_help
 from flatnce.pretrain.commands import RunName
@@ -70,7 +69,7 @@ def run(arguments: list[str]) -> int:
     stands, said = describe_status(directory, found[0]["step"])
     if options.json:
         whole = {"run": str(directory), "step": found[0]["step"], **stands, "results": found}
-        print(json.dumps(whole))
+        print_json(whole)
         return 0
     if said:
         print(said)
@@ -85,8 +84,9 @@ def results_table(results: Sequence[Mapping[str, Any]]) -> None:
     step = {result.get("step") for result in results}
     after = f" at step {step.pop():,}" if len(step) == 1 and None not in step else ""
     # Not the title of the table, which would be wrapped to its width.
-    console.print(f"On test images{after}; accuracies in per cent, with 95 % intervals.")
-    header = ("protocol", "data", "top-1", "interval", "top-5", "test images", "seconds")
+    said = "top-1 accuracy in per cent unless it says otherwise, with 95 % intervals."
+    console.print(f"On test images{after}: {said}", soft_wrap=True)
+    header = ("protocol", "data", "score", "interval", "top-5", "test images", "seconds")
     console.print(text_table(header, [result_row(result) for result in results], left=2))
     for result in results:
         if result.get("per_class"):

@@ -1,11 +1,11 @@
 """``flatnce export``: write a run's backbone for timm, plain torch or ONNX."""
 
-import json
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import tyro
 
+from flatnce.cli.console import print_json
 from flatnce.cli.options import parse_options
 from flatnce.pretrain.commands import RunName, Switch
 from flatnce.pretrain.runs.folder import find_run
@@ -76,7 +76,7 @@ def run(arguments: list[str]) -> int:
             "files": files,
             "hub": address,
         }
-        print(json.dumps(found))
+        print_json(found)
         return 0
     if said:
         print(said)

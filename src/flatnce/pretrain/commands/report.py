@@ -1,6 +1,5 @@
 """``flatnce report``: one offline page about a run; of several runs, the page that compares."""
 
-import json
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
@@ -9,6 +8,7 @@ from typing import Annotated
 
 import tyro
 
+from flatnce.cli.console import print_json
 from flatnce.cli.options import parse_options
 from flatnce.pretrain.commands import RunNames
 from flatnce.pretrain.commands.compare import PageOptions, compare, publish
@@ -67,7 +67,7 @@ def run(arguments: list[str]) -> int:
         )
     module, name = OTHER_PAGES[kind]
     page = str(getattr(import_module(module), name)(directory))
-    print(json.dumps({"page": page}) if asked.json else f"the page: {page}")
+    (print_json if asked.json else print)({"page": page} if asked.json else f"the page: {page}")
     return 0
 
 

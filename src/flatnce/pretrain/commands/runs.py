@@ -27,6 +27,7 @@ from flatnce.pretrain.runs.folder import (
 )
 from flatnce.pretrain.runs.listing import Summary, chosen, ordered, summary_of
 from flatnce.pretrain.runs.log import read_run, score_cells
+from flatnce.report.text import duration_text
 
 Words = tuple[str, ...]
 PATTERN = set("*?[")
@@ -104,16 +105,9 @@ def _cells(row: Summary) -> dict[str, str]:
         "kNN": share("knn"),
         "linear": share("linear"),
         "verdict": row.get("verdict") or "",
-        "age": age_text(row["age"]) if "age" in row else "",
+        # In its largest unit.
+        "age": " ".join(duration_text(row["age"]).split()[:2]) if "age" in row else "",
     }
-
-
-def age_text(seconds: float) -> str:
-    """A time in its largest unit: 42 s, 3 min, 5 h, 12 d."""
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds // size:.0f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def _show(directory: Path, as_json: bool) -> int:
@@ -130,7 +124,7 @@ def _show(directory: Path, as_json: bool) -> int:
     cells = [score_cells(one) for one in results.get("evaluations", ())]
     facts: dict[str, Any] = {
         "run": f"{name} ({directory}, {format_bytes(size)})",
-        "state": f"{row['state']}, {_cells(row)['epochs']} epochs, {age_text(row['age'])} ago",
+        "state": "{state}, {epochs} epochs, {age} ago".format(**_cells(row)),
         "verdict": results.get("verdict") or row["verdict"],
         **{one.name: f"{one.said} ({one.interval}) on {one.data}" for one in cells},
         "last": _pairs(row["last"]),

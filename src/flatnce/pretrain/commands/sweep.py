@@ -1,7 +1,6 @@
 """``flatnce sweep``: a grid of runs side by side on one device, and one table of them all."""
 
 import itertools
-import json
 import math
 import re
 import sys
@@ -13,6 +12,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from flatnce.cli.console import print_json
 from flatnce.cli.options import own_arguments, parse_options
 from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.messages import format_bytes
@@ -130,7 +130,7 @@ def _show_plan(
         done, left = sum(run.step for run in runs), sum(run.state != "done" for run in runs)
         at_once = min(plan.at_once, left)
     if options.json:
-        print(json.dumps({"runs": plain, "at_once": at_once, "bytes": plan.bytes}))
+        print_json({"runs": plain, "at_once": at_once, "bytes": plan.bytes})
         return 0
     if directory is None:
         print("\n".join(configs))
@@ -163,7 +163,7 @@ def _sweep(configs: Mapping[str, TrainConfig], directory: Path, options: SweepOp
     means = display.over_seeds(runs, rows)
     if options.json:
         found = {"directory": str(directory), "runs": rows, "over_seeds": means}
-        print(json.dumps({**found, "seconds": seconds, "images": images}))
+        print_json({**found, "seconds": seconds, "images": images})
     else:
         display.show_tables(rows, means)
         trained = sum(run.taken > 0 for run in runs)

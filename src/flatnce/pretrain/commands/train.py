@@ -1,6 +1,5 @@
 """``flatnce train``: pretrain an encoder, evaluate it, and write the page of the run."""
 
-import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from flatnce.cli.console import print_json
 from flatnce.cli.launch import launch
 from flatnce.cli.options import own_arguments, parse_options
 from flatnce.cli.short_help import print_short_help
@@ -121,7 +121,7 @@ def evaluate_and_report(outcome: "Outcome", protocols: Sequence[str], as_json: b
     name = run_name(outcome.directory)
     if not outcome.finished:
         if as_json:
-            print(json.dumps({**asdict(outcome), "directory": str(outcome.directory)}))
+            print_json(asdict(outcome))
         else:
             processes = int(os.environ.get("WORLD_SIZE", "1"))
             more = f" --devices {processes}" if processes > 1 else ""
@@ -134,7 +134,7 @@ def evaluate_and_report(outcome: "Outcome", protocols: Sequence[str], as_json: b
     results = read_run(outcome.directory).results or {}
     if as_json:
         stand = {"directory": str(outcome.directory), "finished": True}
-        print(json.dumps({**stand, "not_evaluated": failure, **results}))
+        print_json({**stand, "not_evaluated": failure, **results})
         return 1 if failure else 0
     print(f"\n{results['step']:,} steps in {results['seconds']:.0f} s; {results['verdict']}\n")
     if results["evaluations"]:
@@ -252,7 +252,7 @@ def _dry_run(options: TrainOptions) -> int:
     if options.json:
         measured = None if speeds is None else {**asdict(speeds), "bound": speeds.bound}
         record = {"config": config.plain(), **asdict(found), "bytes": found.bytes}
-        print(json.dumps({**record, "images_per_second": measured}))
+        print_json({**record, "images_per_second": measured})
         return 0
     for name, section in config.plain().items():
         print(f"{name}: " + ", ".join(f"{key} {value}" for key, value in section.items()))

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -14,7 +14,6 @@ from flatnce.pretrain.page.contrasts import (
     Contrast,
     Measure,
     contrasts_of,
-    difference_rows,
     differing_settings,
     main_measure,
     measures_of,
@@ -120,7 +119,19 @@ class Comparison:
 
     def plain(self) -> list[dict[str, Any]]:
         """Every contrast as plain data: measure, groups, pairs, mean, interval, seeds needed."""
-        return difference_rows(self.contrasts)
+        return [
+            {
+                "measure": one.measure.label,
+                "group": settings_text(one.group),
+                "against": settings_text(one.against),
+                "settings": {"group": one.group, "against": one.against, "within": one.within},
+                "within": one.place,
+                "means": one.means,
+                **asdict(one.paired),
+                "settled": one.paired.settled,
+            }
+            for one in self.contrasts
+        ]
 
     def page(self, whole_names: bool = False) -> Page:
         """The page; charts may have whole names instead of letters."""
@@ -173,6 +184,9 @@ def compare_runs(
     measure: str | None = None,
 ) -> Comparison:
     """Every contrast of training runs, within equal other settings and paired by seed.
+
+    Without ``by``, each setting that differs is contrasted alone, where all other settings are
+    equal; if no two runs agree that far, all settings that differ are contrasted together.
 
     Arguments:
         directories: Written by ``flatnce train``; at least two.

@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
@@ -110,18 +110,17 @@ def differing_settings(runs: Sequence[Run], by: Sequence[str] = ()) -> list[str]
 
 def settings_text(settings: Mapping[str, Any]) -> str:
     """Settings in words: FlatNCE, batch size 32."""
-    return ", ".join(_setting_text(name, value) for name, value in settings.items())
+    words = []
+    for name, value in settings.items():
+        label = setting_label(name)
+        plain = f"no {label}" if value is None else f"{label} {value}"
+        words.append(OBJECTIVES.get(value, str(value)) if name == "objective" else plain)
+    return ", ".join(words)
 
 
 def setting_label(name: str) -> str:
     """The name of a setting in words."""
     return VARIABLES.get(name, name.replace("_", " "))
-
-
-def _setting_text(name: str, value: Any) -> str:
-    if name == "objective":
-        return OBJECTIVES.get(value, str(value))
-    return f"no {setting_label(name)}" if value is None else f"{setting_label(name)} {value}"
 
 
 @dataclass(frozen=True)
@@ -238,39 +237,22 @@ def contrasts_of(
     against: str | None = None,
     pool: bool = False,
 ) -> list[Contrast]:
-    """Every contrast of the runs that has a pair, by setting, measure, value and place.
-
-    Without ``by``, each setting that differs is contrasted alone, where all other settings are
-    equal; if no two runs agree that far, all settings that differ are contrasted together.
-
-    Arguments:
-        runs: As :func:`read_runs` returns them.
-        by: Settings to contrast together; each that differs by itself by default.
-        against: The value of a setting that the others are compared with; InfoNCE by default, or
-            the first value.
-        pool: Pool the pairs over all values of the other settings.
-    """
+    """Every contrast of the runs, as :func:`flatnce.pretrain.page.compare.compare_runs` says."""
     names = differing_settings(runs, by)
     factors = [tuple(by)] if by else [(name,) for name in names]
     if against is not None:
         values = [str(flat(run.config).get(f[0])) for f in factors for run in runs]
         check_choice("against", against, dict.fromkeys(values))
-    numbers = {id(run): numbers_of(run) for run in runs if finished(run)}
     done = [run for run in runs if finished(run)]
     for tried in (factors, [tuple(names)]):
-        found = [
-            contrast
-            for factor in tried
-            for contrast in _of_factor(done, numbers, factor, names, against, pool)
-        ]
-        if found or by:
+        each = [list(_of_factor(done, factor, names, against, pool)) for factor in tried]
+        if by or any(each):
             break
-    return found
+    return [contrast for found in each for contrast in found]
 
 
 def _of_factor(
     runs: Sequence[Run],
-    numbers: Mapping[int, Mapping[Measure, float]],
     factor: tuple[str, ...],
     names: Sequence[str],
     against: str | None,
@@ -280,20 +262,20 @@ def _of_factor(
     others = tuple(name for name in names if name not in factor)
     levels: dict[str, dict[str, Any]] = {}
     places: dict[str, dict[str, Any]] = {}
-    members: dict[tuple[str, str], dict[Hashable, Run]] = {}
+    members: dict[tuple[str, str], dict[Hashable, dict[Measure, float]]] = {}
     for run in runs:
         settings = flat(run.config)
         mine = {name: settings.get(name) for name in factor}
         rest = {name: settings.get(name) for name in others}
         keys = repr(mine), "" if pool else repr(rest)
         levels[keys[0]], places[keys[1]] = mine, rest
-        members.setdefault(keys, {})[(settings.get("seed"), repr(rest))] = run
+        members.setdefault(keys, {})[(settings.get("seed"), repr(rest))] = numbers_of(run)
     for measure, place in itertools.product(measures_of(runs), _in_order(places)):
         here: dict[str, dict[Hashable, float]] = {}
         for level in _in_order(levels):
-            every = {key: numbers[id(r)] for key, r in members.get((level, place), {}).items()}
-            here[level] = {key: one[measure] for key, one in every.items() if measure in one}
-        here = {level: values for level, values in here.items() if values}
+            every = members.get((level, place), {}).items()
+            if values := {key: one[measure] for key, one in every if measure in one}:
+                here[level] = values
         first = _reference({level: levels[level] for level in here}, here, against)
         for level, values in here.items():
             shared = values.keys() & here[first].keys() or {None}
@@ -332,20 +314,3 @@ def _in_order(levels: Mapping[str, Mapping[str, Any]]) -> list[str]:
         return tuple(float(v) if isinstance(v, int | float) else -math.inf for v in values)
 
     return sorted(levels, key=size)
-
-
-def difference_rows(contrasts: Sequence[Contrast]) -> list[dict[str, Any]]:
-    """The contrasts as plain data."""
-    return [
-        {
-            "measure": one.measure.label,
-            "group": settings_text(one.group),
-            "against": settings_text(one.against),
-            "settings": {"group": one.group, "against": one.against, "within": one.within},
-            "within": one.place,
-            "means": one.means,
-            **asdict(one.paired),
-            "settled": one.paired.settled,
-        }
-        for one in contrasts
-    ]

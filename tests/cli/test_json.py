@@ -1,0 +1,63 @@
+"""``--json`` of every command: one document on standard output, and nothing else."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from export_subjects import write_run
+from flatnce.cli import COMMANDS, main
+from made_runs import write_pairs
+
+slow = pytest.mark.slow
+TYPED = {
+    "demo": ("--steps 4 --every 2 --seeds 2 --candidates 4 8 --width 8 --pool 64", "cases"),
+    "data": ("--list", "sets"),
+    "train": ("digits --dry-run --device cpu", "config"),
+    "resume": ("first --evaluate", "finished"),
+    "runs": ("", "runs"),
+    "sweep": ("digits --seed 0 1 --dry-run --device cpu", "runs"),
+    "evaluate": ("first --protocol knn --device cpu", "results"),
+    "report": ("first --no-portrait", "page"),
+    "compare": ("infonce-0 flatnce-0", "differences"),
+    "embed": ("first photos --device cpu", "arrays"),
+    "export": ("first --to torch", "folder"),
+    "mi": ("table.csv --list-columns", "table.csv"),
+    "reproduce": ("--list", "name"),
+    "doctor": ("first --no-embeddings", "verdict"),
+    "cost": ("", "paper"),
+}
+SLOW = ("demo", "report", "compare")  # other tests of these commands parse their JSON too
+
+
+@pytest.fixture
+def _subjects(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    metrics = write_run(tmp_path / "runs" / "first") / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace('"seconds"', '"temperature": 0.1, "seconds"'))
+    write_pairs(tmp_path / "runs", [0.1])
+    (tmp_path / "photos").mkdir()
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save("photos/one.png")
+    (tmp_path / "table.csv").write_text("a,b\n1,2\n3,4\n")
+
+
+@pytest.mark.usefixtures("_subjects")
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(one, marks=slow) if one in SLOW else one
+        for one in COMMANDS
+        if one != "completion"  # prints a script
+    ],
+)
+def test_json_is_one_document_and_nothing_else(command, capfd):
+    typed, key = TYPED[command]
+    assert main([command, *typed.split(), "--json"]) == 0
+    (line,) = capfd.readouterr().out.splitlines()
+
+    def refuse(name):
+        raise AssertionError(f"{name} is not JSON")
+
+    found = json.loads(line, parse_constant=refuse)
+    assert key in (found[0] if isinstance(found, list) else found)
