@@ -262,5 +262,5 @@ def test_the_commands_take_import_paths_in_the_working_directory(tmp_path, monke
     assert "96 images" in capsys.readouterr().out
     assert main(["evaluate", "mine", "--protocol", "knn"]) == 0
     assert main(["train", "my_things:Rowz"]) == 2
-    assert "data='my_things:Rowz' cannot be imported" in capsys.readouterr().err
+    assert "--data my_things:Rowz cannot be imported" in capsys.readouterr().err
     assert import_module("my_things")
