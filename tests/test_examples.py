@@ -1,5 +1,7 @@
 """The examples without a host library run from top to bottom."""
 
+import ast
+import re
 import runpy
 
 import pytest
@@ -25,3 +27,36 @@ def test_cifar10_is_short_and_uses_public_names_only(cifar10):
     assert len(text.splitlines()) < 200
     origins = {line.split()[1] for line in text.splitlines() if line.startswith("from flatnce")}
     assert origins == {"flatnce", "flatnce.pretrain"}
+
+
+OWN = ("own_data", "own_huggingface", "own_pairs")
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_own_code_is_shorter_than_forty_lines(name):
+    text = (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")
+    places = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)]
+    strings = [
+        node for node in places if isinstance(node.value, str) and node.col_offset in (0, 4, 8)
+    ]
+    written = {line for node in strings for line in range(node.lineno, node.end_lineno + 1)}
+    lines = enumerate(text.splitlines(), start=1)
+    assert len([line for number, line in lines if line.strip() and number not in written]) < 40
+
+
+@pytest.mark.parametrize("name", OWN[1:])
+def test_own_data_is_learned_from(name, tmp_path, capsys):
+    found = runpy.run_path(str(ROOT / "examples" / f"{name}.py"))["main"](str(tmp_path / "run"))
+    assert found["knn, k = 20"] > 0.9 and found["linear"] > 0.9
+    assert "'kind': 'watch'" in capsys.readouterr().out
+    if name == "own_pairs":
+        assert 1.5 < found["mi"] < 4.5
+
+
+def test_the_page_about_own_data_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs" / "own-data.md").read_text(encoding="utf-8")
+    names = {"__name__": "page"}
+    for block in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
+        exec(block, names)
+    assert names["features"].shape == (5, 16)

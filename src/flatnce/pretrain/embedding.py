@@ -128,6 +128,13 @@ def load(name: str | Path, *, step: int | None = None, device: str = "auto") -> 
     if folder is None:
         place = find_run(name)
         loaded = load_encoder(place, step, chosen)
+        own = loaded.config.data.prepare
+        shape = getattr(loaded.encoder.backbone, "input_shape", (loaded.channels, 1, 1))
+        if loaded.ready and (own or len(shape) != 3):
+            raise ValueError(
+                f"name={str(name)!r} was trained on inputs that {own or loaded.config.data.data} "
+                "prepares; call load_encoder(name).encoder.backbone of flatnce.pretrain with them"
+            )
         mean, std = loaded.normalisation
         prepare, network = CentreCrop(loaded.size, mean=mean, std=std), loaded.encoder.backbone
         width = int(network.width)  # type: ignore[arg-type]  # torch types attributes so

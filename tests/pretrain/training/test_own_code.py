@@ -121,7 +121,6 @@ def resumed_after_a_stop(config, tmp_path, **objects):
 
 
 CASES = {
-    "names": NAMES,
     "pairs": {**NAMES, "data": "own_things:pairs", "augment": None},
     "ids, batches": {
         **{**NAMES, "augment": None, "data": "own_things:grouped"},

@@ -89,6 +89,12 @@ def weights(directory):
             {"backbone": "mobilenetv3_small_050", "view_size": 32, "rate": 1e-4},
             marks=pytest.mark.slow,
         ),
+        # Both read the data set of a user, and augment it in their workers.
+        pytest.param(
+            {"data": "own_things:Rows", "augment": "own_things:shake", "split": "train"}
+            | {"backbone": "own_things:plain", "batch_size": 24, "epochs": 3, "rate": 0.05},
+            marks=pytest.mark.slow,
+        ),
         # Without batch norm, which would see other micro-batches.
         pytest.param(
             {"queue": 192, "momentum_encoder": 0.9, "learn_temperature": True, "micro_batch": 17}
@@ -96,7 +102,7 @@ def weights(directory):
             marks=pytest.mark.slow,
         ),
     ],
-    ids=["simclr", "timm's fused norms", "moco, cached, learned temperature"],
+    ids=["simclr", "timm's fused norms", "own data", "moco, cached, learned temperature"],
 )
 def test_two_processes_train_as_one_does(settings, tmp_path):
     # Sums are in another order in two processes, and rounding grows as training goes on: over

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     )
     from flatnce.pretrain.data.image_set import FolderSet, ImageSet
     from flatnce.pretrain.data.install import Installed, adopt, fetch
-    from flatnce.pretrain.data.own_set import AnySet, OwnLoader, OwnSet
+    from flatnce.pretrain.data.own_set import OwnLoader, OwnSet
     from flatnce.pretrain.data.readers import has_part, image_folder, load
     from flatnce.pretrain.data.views import ReadyViews, Views
 

@@ -106,19 +106,24 @@ def scaled(values: Tensor) -> Tensor:
 
 
 @contextmanager
-def seeded(*key: int) -> Iterator[int]:
-    """Seed Python's, numpy's and torch's generators by a key during the block."""
+def generators_restored() -> Iterator[None]:
+    """Put Python's, numpy's and torch's generators back where they were, after the block."""
     before = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    word = int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0]) >> 1
-    random.seed(word)
-    np.random.seed(word % 2**32)
-    torch.default_generator.manual_seed(word)
     try:
-        yield word
+        yield
     finally:
         random.setstate(before[0])
         np.random.set_state(before[1])
         torch.set_rng_state(before[2])
+
+
+def seed_generators(*key: int) -> int:
+    """Seed Python's, numpy's and torch's generators by a key, and return the seed."""
+    word = int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0]) >> 1
+    random.seed(word)
+    np.random.seed(word % 2**32)
+    torch.default_generator.manual_seed(word)
+    return word
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,7 +203,8 @@ class OwnSet(Labelled):
                 f"{self.name} is a {type(self.dataset).__name__}, which has neither __getitem__ "
                 "and __len__ nor __iter__; give a torch Dataset"
             )
-        with seeded(0):
+        with generators_restored():
+            seed_generators(0)
             return list(islice(iter(self.dataset), KEPT))
 
     def __len__(self) -> int:
@@ -323,12 +329,13 @@ class Reader(Dataset[Any]):
     def __getitems__(self, numbers: Sequence[int]) -> tuple[Tensor, Tensor] | str:
         """A batch, or the message of an error."""
         made = []
-        for number in numbers:
-            try:
-                with seeded(*self.key, number):
+        with generators_restored():
+            for number in numbers:
+                try:
+                    seed_generators(*self.key, number)
                     made.append(self.made(self.items[number], number))
-            except Exception as error:  # a user's code can raise anything
-                return self.fault(number, error)
+                except Exception as error:  # a user's code can raise anything
+                    return self.fault(number, error)
         return self.stacked(made, numbers)
 
     def made(self, raw: Any, number: int) -> tuple[list[Tensor], int]:
@@ -416,7 +423,7 @@ class Reader(Dataset[Any]):
 
 
 class Stream(IterableDataset[Any]):
-    """The batches of an iterable data set as a worker reads them, each with its item numbers.
+    """The batches of an iterable data set as a worker reads them.
 
     Each of several workers iterates over its own copy of the data set, as torch defines it, and
     makes every n-th batch. Batches before ``start`` are read but not made.
@@ -434,22 +441,20 @@ class Stream(IterableDataset[Any]):
         bounds, source = list(self.batching.bounds()), None
         for batch in range(first, len(bounds), step):
             made, mine = [], range(*bounds[batch])
-            for number in range(batch * size, (batch + 1) * size):
-                try:
-                    with seeded(*self.reader.key, number):
+            try:
+                with generators_restored():
+                    for number in range(batch * size, (batch + 1) * size):
+                        seed_generators(*self.reader.key, number)
                         source = source or iter(self.dataset)
                         raw = next(source)
                         if batch >= self.start and number in mine:
                             made.append(self.reader.made(raw, number))
-                except StopIteration:
-                    return
-                except Exception as error:  # a user's code can raise anything
-                    yield self.reader.fault(number, error)
-                    return
-            found = self.reader.stacked(made, mine) if made else None
-            yield (
-                found if found is None or isinstance(found, str) else (torch.tensor(mine), *found)
-            )
+            except StopIteration:
+                return
+            except Exception as error:  # a user's code can raise anything
+                yield self.reader.fault(number, error)
+                return
+            yield self.reader.stacked(made, mine) if made else None
 
 
 class OwnLoader:
@@ -513,9 +518,10 @@ class OwnLoader:
 
     def _streamed(self, reader: Reader, start: int) -> Iterator[tuple[Tensor, ...]]:
         done, stream = 0, Stream(reader, self.own.dataset, self.batching, start)
-        for done, found in enumerate(self._load(stream, batch_size=None), 1):
+        source = zip(self.batching.bounds(), self._load(stream, batch_size=None), strict=False)
+        for done, (bounds, found) in enumerate(source, 1):
             if done > start:
-                yield _checked(found)
+                yield torch.arange(*bounds), *_checked(found)
         if done < len(self):
             raise ValueError(
                 f"{self.own.name} ended after {done} of the {len(self)} batches of an epoch; "
@@ -545,7 +551,9 @@ def augment_batch(
     augment: Callable[[Tensor], Any], inputs: Tensor, key: tuple[int, ...]
 ) -> Tensor:
     """Two views (b, 2, ...) of inputs (b, 1 or 2, ...), drawn by a key; the device's too."""
-    with seeded(*key) as word, torch.random.fork_rng([inputs.device] if inputs.is_cuda else []):
+    devices = [inputs.device] if inputs.is_cuda else []
+    with generators_restored(), torch.random.fork_rng(devices):
+        word = seed_generators(*key)
         if inputs.is_cuda:
             torch.cuda.manual_seed(word)
         views = [augment(inputs[:, place]) for place in (0, inputs.shape[1] - 1)]

@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from flatnce.pretrain.data import AnySet, ImageSet, OwnLoader, OwnSet, Resident, Streaming, Views
+from flatnce.pretrain.data import ImageSet, OwnLoader, OwnSet, Resident, Streaming, Views
+from flatnce.pretrain.data.own_set import AnySet
 from flatnce.pretrain.models import Encoder
 
 __all__ = ["to_channels"]

@@ -23,7 +23,8 @@ from torch.nn.functional import normalize
 from flatnce.environment import plain
 from flatnce.extras import require_extra
 from flatnce.files import replace_text
-from flatnce.pretrain.data import AnySet, FolderSet, OwnSet, permutation
+from flatnce.pretrain.data import FolderSet, OwnSet, permutation
+from flatnce.pretrain.data.own_set import AnySet
 from flatnce.pretrain.evaluation import Bench, Options
 from flatnce.pretrain.page import TEXT, InspectionOptions
 from flatnce.pretrain.runs import checkpoint

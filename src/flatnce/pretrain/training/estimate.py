@@ -16,7 +16,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.pretrain.data import (
     CATALOG,
-    AnySet,
     Batching,
     OwnSet,
     ReadyViews,
@@ -24,6 +23,7 @@ from flatnce.pretrain.data import (
     data_root,
     find,
 )
+from flatnce.pretrain.data.own_set import AnySet
 from flatnce.pretrain.own_code import is_own
 from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.images import load_images, sides, views_of

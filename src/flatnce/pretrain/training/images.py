@@ -12,7 +12,6 @@ from torch import Tensor
 from flatnce.core import distributed
 from flatnce.pretrain.data import (
     CATALOG,
-    AnySet,
     ImageSet,
     OwnLoader,
     OwnSet,
@@ -23,6 +22,7 @@ from flatnce.pretrain.data import (
     load,
 )
 from flatnce.pretrain.data.catalog import IMAGENET_MEAN, IMAGENET_STD
+from flatnce.pretrain.data.own_set import AnySet
 from flatnce.pretrain.own_code import is_own, own_object
 from flatnce.pretrain.training.config import DataConfig, TrainConfig
 

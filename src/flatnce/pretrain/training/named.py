@@ -25,13 +25,14 @@ def train(
     ``flatnce.load(name)`` then loads the encoder, and ``flatnce runs`` lists the run.
 
     Arguments:
-        data: A data set's name, the path of a folder of images, or what ``data`` of
-            :func:`flatnce.pretrain.train` takes.
+        data: A data set's name, the path of a folder of images, the import path of your own, or
+            what ``data`` of :func:`flatnce.pretrain.train` takes.
         name: Name of the run in the folder of runs; by default from its settings.
         preset: Settings to start from; by default those made for the data set.
         evaluate: Protocols to evaluate with on the test set at the end; may be empty.
         options: Settings of the run, for example ``objective="infonce"`` or ``batch_size=32``;
-            and arguments of :func:`flatnce.pretrain.train`, for example ``replace=True``.
+            and arguments of :func:`flatnce.pretrain.train`, for example ``replace=True`` or
+            ``encoder=network``.
 
     Examples:
         >>> import flatnce
@@ -39,9 +40,9 @@ def train(
         True
     """
     settings, rest = config.TrainConfig().flat(), dict[str, Any]()
-    start = config.preset(preset or (data if isinstance(data, str) else "folder"))
+    start = config.preset(preset or (data if isinstance(data, str) else "own"))
     if not isinstance(data, str):
-        rest["data"] = data
+        start = start.override(data=data)
     elif preset is not None:  # the split to train on depends on the data set
         start = start.override(data=data, split=config.preset(data).data.split)
     changes = {key: value for key, value in options.items() if key in settings}

@@ -12,7 +12,8 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from flatnce.core.diagnostics import pool_information
-from flatnce.pretrain.data import AnySet, holdout, permutation
+from flatnce.pretrain.data import holdout, permutation
+from flatnce.pretrain.data.own_set import AnySet
 from flatnce.pretrain.evaluation import embed_views, extract, knn_predict
 from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.images import Images
