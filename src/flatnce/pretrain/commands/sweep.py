@@ -29,7 +29,7 @@ from flatnce.pretrain.training.config import TrainConfig
 
 MAIN_OPTIONS = (
     *("objective", "batch_size", "temperature", "ess", "rate", "seed", "epochs", "backbone"),
-    *("device", "name", "at_once", "resume", "dry_run", "json"),
+    *("device", "devices", "name", "at_once", "resume", "dry_run", "json"),
 )
 USAGE = "flatnce sweep DATA [OPTIONS]\nexample: flatnce sweep digits --seed 0 1 2"
 MORE_HELP = """
@@ -52,6 +52,7 @@ class SweepOptions:
     preset: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     # Runs side by side, up to 16; by default as many as fit in memory.
     at_once: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    devices: int = 1  # Number of GPUs (or CPU processes), each takes its share of the runs.
     resume: Switch = False  # Continue the sweep of that name if it exists; runs may be added.
     dry_run: Switch = False  # Print which runs there would be, and do nothing.
     json: Switch = False  # Print the results as JSON and nothing else.
@@ -152,7 +153,8 @@ def _sweep(configs: Mapping[str, TrainConfig], directory: Path, options: SweepOp
     start = time.perf_counter()
     try:
         with display.sweep_progress(configs, quiet=options.json) as report:
-            runs = sweep(configs, directory, at_once=options.at_once, report=report)
+            at_once, devices = options.at_once, options.devices
+            runs = sweep(configs, directory, at_once=at_once, devices=devices, report=report)
     except KeyboardInterrupt:  # the second: nothing was saved since the last checkpoints
         again = f"continue from the checkpoints: flatnce sweep --resume {run_name(directory)}"
         print(f"flatnce sweep: interrupted; {again}", file=sys.stderr)

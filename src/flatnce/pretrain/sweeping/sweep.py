@@ -19,6 +19,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
+from math import ceil
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,6 +30,7 @@ from flatnce.files import check_format, replace_text
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.folder import SWEEP, run_lock
 from flatnce.pretrain.runs.log import START, other_files
+from flatnce.pretrain.sweeping.devices import choose_cards, on_cards
 from flatnce.pretrain.training import saved
 from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.estimate import estimate_run
@@ -89,6 +91,7 @@ def sweep(
     directory: str | Path,
     *,
     at_once: int | None = None,
+    devices: int = 1,
     report: SweepReport | None = None,
     shared: bool = False,
 ) -> list[SweptRun]:
@@ -103,6 +106,9 @@ def sweep(
         configs: The runs by name, which is also the name of the run's folder.
         directory: The sweep's folder: new, or that of this sweep or of some of its runs.
         at_once: Runs side by side; by default as many as are estimated to fit in memory, up to 16.
+        devices: Number of GPUs (or CPU processes), each with a process of its own that takes the
+            next run; ``at_once`` is then the number on each. A script must guard its main part
+            by ``if __name__ == "__main__"``, because the processes import it.
         report: Called with each line of each run.
         shared: Whether the folder may hold other runs; then there is no ``sweep.json``.
     """
@@ -118,12 +124,42 @@ def sweep(
                 f"configs: the name {name!r} cannot name a folder; use letters, digits and "
                 ". _ + - (up to 200), beginning with a letter or a digit"
             )
-    in_time = request_cuda_queues()
+    report = report or (lambda name, line: None)
     whole = {name: saved.with_absolute_paths(config) for name, config in configs.items()}
-    held = nullcontext() if shared else run_lock(place)
-    with held, shared_images(), torch.random.fork_rng(devices=[]):
+    cards = choose_cards(configs, devices) if devices != 1 else []
+    written = None if shared else configs
+    with nullcontext() if shared else run_lock(place), Interrupts() as interrupts:
         if not shared:
             _check_place(place, configs)
+        if not cards:
+            ended = _take_share(whole, place, at_once, written, iter(whole), interrupts, report)
+        else:
+            with shared_images():  # refuses a run before anything is written
+                plan_sweep({k: one.override(device="cpu") for k, one in whole.items()}, at_once)
+            place.mkdir(parents=True, exist_ok=True)
+            if not shared:
+                _write_sweep(place, configs)
+            work = partial(
+                _take_share, whole, place, at_once, None, share=ceil(len(whole) / devices)
+            )
+            ended = on_cards(work, list(whole), cards, interrupts, report)
+    by_name = {run.name: run for run in ended}
+    return [by_name.get(run.name, run) for run in sweep_states(whole, place)]
+
+
+def _take_share(
+    whole: Mapping[str, TrainConfig],
+    place: Path,
+    at_once: int | None,
+    to_write: Mapping[str, TrainConfig] | None,
+    names: Iterator[str],
+    interrupts: Interrupts,
+    report: SweepReport,
+    share: int = MOST_AT_ONCE,
+) -> list[SweptRun]:
+    """Train the runs that this process is given, side by side; write the sweep's file before."""
+    in_time = request_cuda_queues()
+    with shared_images(), torch.random.fork_rng(devices=[]):
         plan = plan_sweep(whole, at_once)
         if plan.device.type == "cuda" and plan.at_once > 1 and not in_time:
             late = (
@@ -131,13 +167,13 @@ def sweep(
                 "runs wait for one another, a fifth slower on an H200; call sweep first, or set "
                 f"{QUEUES}={ENOUGH} before Python starts"
             )
-            warnings.warn(late, RuntimeWarning, stacklevel=2)
+            warnings.warn(late, RuntimeWarning, stacklevel=3)
         place.mkdir(parents=True, exist_ok=True)
-        with Interrupts() as interrupts:
-            if not shared:
-                _write_sweep(place, configs)
-            slots = [RunSlot(plan.device) for _ in range(plan.at_once)]
-            return _Driver(whole, place, slots, interrupts, report).drive()
+        if to_write is not None:
+            _write_sweep(place, to_write)
+        # No more than its share, so that the first process does not start all runs.
+        slots = [RunSlot(plan.device) for _ in range(min(plan.at_once, share))]
+        return _Driver(whole, place, names, slots, interrupts, report).drive()
 
 
 def sweep_states(configs: Mapping[str, TrainConfig], directory: str | Path) -> list[SweptRun]:
@@ -167,13 +203,13 @@ class _Driver:
         self,
         configs: Mapping[str, TrainConfig],
         place: Path,
+        names: Iterator[str],
         slots: "list[RunSlot]",
         interrupts: Interrupts,
-        report: SweepReport | None,
+        report: SweepReport,
     ) -> None:
-        self.configs, self.place, self.slots = configs, place, slots
-        self.interrupts, self.report = interrupts, report or (lambda name, line: None)
-        self.queue = deque(configs)
+        self.configs, self.place, self.names, self.slots = configs, place, names, slots
+        self.interrupts, self.report = interrupts, report
         self.ended: dict[str, SweptRun] = {}
 
     def drive(self) -> list[SweptRun]:
@@ -187,7 +223,7 @@ class _Driver:
             gc.unfreeze()
             for slot in self.slots:
                 slot.close()
-        return [self.ended.get(run.name, run) for run in sweep_states(self.configs, self.place)]
+        return list(self.ended.values())
 
     def _busy(self) -> "list[RunSlot]":
         return [slot for slot in self.slots if slot.steps is not None]
@@ -195,9 +231,8 @@ class _Driver:
     def _start_next(self) -> bool:
         """Start the next run in a free slot; whether one was started."""
         free = next((slot for slot in self.slots if slot.steps is None), None)
-        if free is None or not self.queue or self.interrupts.asked:
+        if free is None or self.interrupts.asked or (name := next(self.names, None)) is None:
             return False
-        name = self.queue.popleft()
         self.report(name, {"kind": "state", "state": "started"})
         free.start(name, self._steps(name))
         self._take(free, free.first_turns)

@@ -1,0 +1,123 @@
+"""A sweep on several GPUs: one process per device, each takes the next run that none has taken."""
+
+import multiprocessing
+import os
+import queue
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from flatnce.pretrain.training.config import TrainConfig
+from flatnce.pretrain.training.processes import Interrupts
+
+__all__ = ["choose_cards", "on_cards"]
+
+Report = Callable[[str, Mapping[str, Any]], None]
+Work = Callable[[Iterator[str], Interrupts, Report], Sequence[Any]]
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def choose_cards(configs: Mapping[str, TrainConfig], devices: int) -> Sequence[str | None]:
+    """The GPU of each process as CUDA_VISIBLE_DEVICES names it; None for a CPU process."""
+    kinds = {config.run.device for config in configs.values()}
+    if devices < 1 or not kinds <= {"auto", "cpu", "cuda"}:
+        raise ValueError(
+            f"devices={devices} with device={', '.join(sorted(kinds))}: give the number of "
+            "devices, at least 1, and let device be auto, cpu or cuda"
+        )
+    there = 0 if kinds == {"cpu"} else torch.cuda.device_count()
+    if not there and "cuda" not in kinds:
+        return [None] * devices
+    if devices > there:
+        raise ValueError(f"devices={devices}: this machine has {there} GPUs; use at most that")
+    named = os.environ.get(VISIBLE)
+    return (named.split(",") if named else [str(i) for i in range(there)])[:devices]
+
+
+class LauncherStops(Interrupts):
+    """Also asked to stop when the first process says so, or no longer exists."""
+
+    def __init__(self, stop: Any) -> None:
+        super().__init__()
+        self.stop = stop
+
+    @property
+    def asked(self) -> bool:
+        """Whether this process should stop."""
+        above = multiprocessing.parent_process()
+        gone = above is not None and not above.is_alive()
+        return self.signalled or gone or bool(self.stop.is_set())
+
+
+def on_cards(
+    work: Work,
+    names: Sequence[str],
+    cards: Sequence[str | None],
+    interrupts: Interrupts,
+    report: Report,
+) -> list[Any]:
+    """Do the work in one process per card and return the results of all; reports come here.
+
+    ``work`` takes an iterator of its names. If a process raises a ValueError or OSError the others
+    stop, and it is raised here; one that dies leaves its names undone.
+    """
+    context = multiprocessing.get_context("spawn")  # a forked process cannot use CUDA
+    taken, stop, said = context.Value("l", 0), context.Event(), context.Queue()
+    shared = (list(names), taken, stop, said)
+    processes = [
+        context.Process(target=_process, args=(work, card, len(cards), *shared), daemon=True)
+        for card in cards
+    ]
+    found: list[Any] = []
+    errors: list[Exception] = []
+    try:
+        for process in processes:
+            process.start()
+        # Asked before the queue is found empty: what they said last is then in it.
+        while [p for p in processes if p.is_alive()] or not said.empty():
+            if interrupts.asked or errors:
+                stop.set()
+            try:
+                kind, *content = said.get(timeout=0.1)
+            except queue.Empty:
+                continue
+            if kind == "line":
+                report(*content)
+            else:
+                {"found": found, "error": errors}[kind].extend(content[0])
+    finally:
+        for process in processes:
+            if process.is_alive():
+                process.terminate()
+    if errors:
+        raise errors[0]
+    return found
+
+
+def _process(
+    work: Work, card: str | None, count: int, names: list[str], taken: Any, stop: Any, said: Any
+) -> None:
+    """One process: its card, its share of the names, and what it says to the first."""
+    if card is None:
+        torch.set_num_threads(max(1, torch.get_num_threads() // count))
+    else:
+        os.environ[VISIBLE] = card  # before CUDA starts here
+
+    def share() -> Iterator[str]:
+        while True:
+            with taken.get_lock():
+                place, taken.value = taken.value, taken.value + 1
+            if place >= len(names):
+                return
+            yield names[place]
+
+    def report(name: str, line: Mapping[str, Any]) -> None:
+        said.put(("line", name, line))
+
+    try:
+        with LauncherStops(stop) as interrupts, suppress(KeyboardInterrupt):
+            said.put(("found", list(work(share(), interrupts, report))))
+    except (ValueError, OSError) as error:
+        said.put(("error", [error]))
