@@ -34,7 +34,7 @@ def test_a_dry_run_says_what_bounds_the_speed(capsys, tmp_path):
     assert "computing bounds the run, whose steps take about " in capsys.readouterr().out
     assert main(["train", "digits", "--dry-run", "--json", *QUICK]) == 0
     found = json.loads(capsys.readouterr().out)["images_per_second"]
-    assert found["bound"] == "computing" and found["computing"] > 0 and found["decoding"] is None
+    assert found.keys() == {"computing"} and found["computing"] > 0
     assert not (tmp_path / "runs").exists()
 
 

@@ -9,7 +9,7 @@ import torch
 from flatnce.pretrain import TrainingFailed, preset
 from flatnce.pretrain.data import load
 from flatnce.pretrain.runs.log import read_run
-from flatnce.pretrain.training.estimate import Speeds, estimate_run, measure_speeds
+from flatnce.pretrain.training.estimate import estimate_run, measure_speeds
 from flatnce.pretrain.training.learner import build_encoder
 from flatnce.pretrain.training.state import Training
 from flatnce.pretrain.training.tune import tune
@@ -185,12 +185,6 @@ def test_without_labels_there_is_no_knn(training):
 # ---- speed
 
 
-def test_the_slowest_stage_bounds_a_run():
-    assert Speeds(300.0, 900.0, 200.0).bound == "computing"
-    assert Speeds(100.0, 900.0, 200.0).bound == "decoding"
-    assert Speeds(None, None, 200.0).bound == "computing"
-
-
 def test_every_stage_is_measured_on_the_images_of_the_run(tmp_path, monkeypatch):
     write_folder(tmp_path, {"cat": 10, "dog": 10})
     seen = []
@@ -200,10 +194,11 @@ def test_every_stage_is_measured_on_the_images_of_the_run(tmp_path, monkeypatch)
         "take_step",
         lambda self, batch, epoch: seen.append(batch) or take(self, batch, 0),
     )
-    settings = {"data": str(tmp_path), "view_size": 16, "batch_size": 16, "workers": 0}
-    config = preset("digits").override(device="cpu", ess=0.1, **settings)
+    settings = {"data": str(tmp_path), "view_size": 16, "batch_size": 4, "workers": 0}
+    config = preset("digits").override(device="cpu", ess=0.5, **settings)
     found = measure_speeds(config, CPU)
-    assert found.decoding > 0 and found.copying is None and found.computing > 0
-    assert [tuple(batch.images.shape) for batch in seen] == [(16, 2, 3, 16, 16)] * 2
+    assert found.keys() == {"decoding", "computing"} and min(found.values()) > 0
+    assert list(found.values()) == sorted(found.values())  # the first bounds the run
+    assert [tuple(batch.images.shape) for batch in seen] == [(4, 2, 3, 16, 16)] * 2
     held = measure_speeds(preset("digits").override(device="cpu"), CPU)
-    assert held.decoding is None and held.bound == "computing"
+    assert held.keys() == {"computing"}

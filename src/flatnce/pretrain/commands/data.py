@@ -83,18 +83,18 @@ def _describe_folder(path: str, adopting: str | None) -> dict[str, Any]:
     if adopting is not None:
         raise ValueError(f"--adopt {adopting}: {path} is a folder, and is used in place")
     from flatnce.pretrain.data import has_part, image_folder
-    from flatnce.pretrain.data.shards import is_shards
 
     splits = [split for split in ("train", "validation", "test") if has_part(path, split)]
     parts = {split: image_folder(path, split) for split in splits}
+    shards = ".tar@" in parts["train"].paths[0]
     return {
         "name": path,
-        "title": "tar shards" if is_shards(path) else "a folder of images",
+        "title": "tar shards" if shards else "a folder of images",
         "classes": len(parts["train"].classes),
         "splits": {split: len(part) for split, part in parts.items()},
         "how": "there",
         "folder": path,
-        "checked": "that every class has images",
+        "checked": "the headers of all images" if shards else "that every class has images",
     }
 
 

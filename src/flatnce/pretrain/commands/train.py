@@ -248,11 +248,10 @@ def _dry_run(options: TrainOptions) -> int:
     config = options.config
     device = choose_device(config.run.device)
     found = estimate_run(config, device, options.devices)
-    speeds = measure_speeds(config, device, options.devices) if found.here else None
+    speeds = measure_speeds(config, device, options.devices) if found.here else {}
     if options.json:
-        measured = None if speeds is None else {**asdict(speeds), "bound": speeds.bound}
         record = {"config": config.plain(), **asdict(found), "bytes": found.bytes}
-        print_json({**record, "images_per_second": measured})
+        print_json({**record, "images_per_second": speeds})
         return 0
     for name, section in config.plain().items():
         print(f"{name}: " + ", ".join(f"{key} {value}" for key, value in section.items()))
@@ -268,12 +267,12 @@ def _dry_run(options: TrainOptions) -> int:
         f"{format_bytes(found.model_bytes)}, activations {format_bytes(found.activation_bytes)}, "
         f"views and scores {format_bytes(found.loss_bytes)}), plus that of torch itself"
     )
-    if speeds is not None:
-        stages = {name: speed for name, speed in asdict(speeds).items() if speed is not None}
-        left = clock(found.steps * config.run.batch_size / stages[speeds.bound])
-        listed = ", ".join(f"{name} {speed:,.0f}" for name, speed in stages.items())
+    if speeds:
+        bound, least = next(iter(speeds.items()))
+        listed = ", ".join(f"{name} {speed:,.0f}" for name, speed in speeds.items())
+        time = clock(found.steps * config.run.batch_size / least)
         print(
-            f"measured for a moment, in images per second: {listed}; {speeds.bound} bounds the "
-            f"run, whose steps take about {left}{REMEDIES[speeds.bound]}"
+            f"measured for a moment, in images per second: {listed}; {bound} bounds the run, "
+            f"whose steps take about {time}{REMEDIES[bound]}"
         )
     return 0

@@ -2,12 +2,12 @@
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -105,61 +105,47 @@ def estimate_run(config: TrainConfig, device: torch.device, world_size: int = 1)
     )
 
 
-@dataclass(frozen=True)
-class Speeds:
-    """Images per second of the stages of a run, over all processes, each measured alone.
-
-    ``decoding`` and ``copying`` are None where images are in memory, or on the device already.
-    """
-
-    decoding: float | None
-    copying: float | None
-    computing: float
-
-    @property
-    def bound(self) -> str:
-        """The slowest stage."""
-        known = {name: speed for name, speed in asdict(self).items() if speed is not None}
-        return min(known, key=known.__getitem__)
-
-
 MOST_ON_CPU = 2**17  # pixels of the images in a measured step, where there is no GPU
 
 
-def measure_speeds(config: TrainConfig, device: torch.device, world_size: int = 1) -> Speeds:
-    """Decode some batches of the actual images, copy one, and take a few steps with it."""
-    share = config.run.batch_size // world_size
-    batch_size = share
+def measure_speeds(
+    config: TrainConfig, device: torch.device, world_size: int = 1
+) -> dict[str, float]:
+    """Images per second of the stages of a run over all processes, each alone; slowest first.
+
+    Some batches of the actual images are decoded and one is copied to a GPU, unless the images
+    are in memory; and a few steps are taken.
+    """
+    batch_size = config.run.batch_size // world_size
     if device.type != "cuda":  # a whole step may take minutes
         side = config.views.view_size or _images(config)[3]
-        batch_size = max(2, min(share, MOST_ON_CPU // side**2))
+        batch_size = max(2, min(batch_size, MOST_ON_CPU // side**2))
     micro = min(config.run.micro_batch or batch_size, batch_size)
     # A small batch may not reach the ESS that is asked for.
     alone = config.override(batch_size=batch_size, micro_batch=micro, ess=None, ess_end=None)
-    try:
-        training = Training(alone, Path(), device)
-        loader = training.images.loader
-        batch = next(loader.epoch(0))
-        steps = EAGER_STEPS + 2 if device.type == "cuda" else 1
+    training = Training(alone, Path(), device)
+    loader = training.images.loader
+    batch, steps = next(loader.epoch(0)), EAGER_STEPS + 2 if device.type == "cuda" else 1
 
-        def take_steps() -> None:
-            for _ in range(steps):
-                training.take_step(batch, 0)
+    def take_steps() -> None:
+        for _ in range(steps):
+            training.take_step(batch, 0)
 
-        seconds = min(_timed(take_steps, device), _timed(take_steps, device))
-    except torch.OutOfMemoryError as error:
-        raise ValueError(
-            f"batch_size={share} does not fit in the memory of {device}; lower it, or give "
-            "micro_batch"
-        ) from error
-    computing = world_size * steps * batch_size / seconds
-    if isinstance(loader, Resident):
-        return Speeds(None, None, computing)
-    copying = None
-    if device.type == "cuda" and config.data.decode == "cpu":
-        pinned = batch.images.cpu().pin_memory()
-        copying = batch_size / _timed(lambda: pinned.to(device, non_blocking=True), device)
-    return Speeds(_decoding(loader, device), copying, computing)
+    seconds = min(_timed(take_steps, device), _timed(take_steps, device))
+    speeds = {"computing": world_size * steps * batch_size / seconds}
+    if not isinstance(loader, Resident):
+        if device.type == "cuda":
+            pinned = batch.images.cpu().pin_memory()
+            seconds = _timed(lambda: pinned.to(device, non_blocking=True), device)
+            speeds["copying"] = batch_size / seconds
+        batches, workers = loader.epoch(0), max(1, loader.workers)
+        if workers < len(loader):
+            deque(islice(batches, workers), maxlen=0)  # from then on every worker is at work
+        sizes: list[int] = []
+        some = (len(one.indices) for one in islice(batches, 3 * workers))
+        seconds = _timed(lambda: sizes.extend(some), device)
+        speeds["decoding"] = sum(sizes) / seconds
+    return dict(sorted(speeds.items(), key=lambda stage: stage[1]))
 
 
 def _timed(work: Callable[[], object], device: torch.device) -> float:
@@ -170,18 +156,6 @@ def _timed(work: Callable[[], object], device: torch.device) -> float:
     work()
     wait()
     return time.perf_counter() - began
-
-
-def _decoding(loader: Any, device: torch.device) -> float:
-    """Images per second of a loader, from the first batch of every worker on."""
-    workers = max(1, loader.workers)
-    batches = islice(loader.epoch(0), 4 * workers)
-    began = time.perf_counter()
-    images = [len(batch.indices) for batch in islice(batches, workers)]
-    first = time.perf_counter() - began
-    more: list[int] = []
-    rest = _timed(lambda: more.extend(len(batch.indices) for batch in batches), device)
-    return sum(more) / rest if more else sum(images) / first
 
 
 def _images(config: TrainConfig) -> tuple[bool, int, int, int, AnySet | None]:
