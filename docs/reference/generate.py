@@ -55,7 +55,8 @@ CLI_INTRODUCTION = """\
 
 Every command with every option. `flatnce COMMAND --help` prints the same; for `train`, `sweep`,
 `evaluate` and `mi` it prints the main options, and `--help-all` prints all of them. `RUN` is a
-run's name in `runs/`, or its path. `--json` prints one JSON object and nothing else. A dash means
+run's name in `runs/` (or in the folder that FLATNCE_RUNS names), or its path. `--json` prints one
+JSON object and nothing else. A dash means
 that there is no default. Options also have the names that other programs use, such as `--lr`.
 
 Exit codes: 0 success, 1 failure (files, training), 2 wrong usage (a wrong name or value), 130

@@ -72,12 +72,6 @@ class Embedder:
             batch_size: Images per pass.
             normalize: Scale each row to length one.
             progress: Count the images on standard error.
-
-        Examples:
-            >>> import flatnce
-            >>> encoder = flatnce.load("first")  # doctest: +SKIP
-            >>> encoder.embed("photos/", normalize=True).shape  # doctest: +SKIP
-            torch.Size([120, 128])
         """
         check_at_least("batch_size", batch_size, 1)
         sources, parts = _sources(images), []

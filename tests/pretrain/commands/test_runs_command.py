@@ -30,6 +30,8 @@ def test_runs_are_listed_filtered_and_sorted(runs, capsys):
     assert lines[0].split()[:9] == "first digits flatnce 32 4/4 done 100.0% 80.0% healthy".split()
     (line,) = printed(capsys, "study", "--where", "objective=infonce").splitlines()[1:]
     assert line.startswith("study/infonce-0")
+    assert len(printed(capsys, "runs/study", "runs/first").splitlines()) == 4
+    assert main(["runs", "first", "studdy"]) == 2 and "did you mean" in capsys.readouterr().err
     assert "no such run is in runs/" in printed(capsys, "--where", "objective=siglip")
 
 

@@ -16,14 +16,13 @@ from flatnce.cli.options import parse_options
 from flatnce.messages import format_bytes
 from flatnce.pretrain.commands import Switch
 from flatnce.pretrain.runs.folder import (
-    SWEEP,
     delete,
     find_run,
-    find_sweep,
     named_runs,
     run_name,
     run_names,
     runs_folder,
+    sweep_named,
 )
 from flatnce.pretrain.runs.listing import Summary, chosen, ordered, summary_of
 from flatnce.pretrain.runs.log import read_run, score_cells
@@ -58,14 +57,16 @@ def run(arguments: list[str]) -> int:
     options = parse_options(RunsOptions, "runs", arguments)
     if options.delete:
         return _delete(options)
-    names = options.names
-    if len(names) == 1 and not set(names[0]) & PATTERN and not _is_sweep(names[0]):
-        return _show(find_run(names[0]), options.json)
-    folder = runs_folder()
+    names, folder = list[str](), runs_folder()
+    for name in options.names:
+        sweep = sweep_named(name)
+        if sweep is None and not set(name) & PATTERN:
+            place = find_run(name)
+            if len(options.names) == 1:
+                return _show(place, options.json)
+            name = run_name(place)
+        names.append(name if sweep is None else run_name(sweep))
     rows = [summary_of(folder / name, name) for name in run_names(folder)]
-    for name in names:
-        if not set(name) & PATTERN and not _is_sweep(name):
-            find_run(name)  # names the nearest where there is none
     rows = ordered(chosen(rows, names, options.where), options.sort, options.reverse)
     if options.json:
         print_json({"folder": folder, "runs": rows})
@@ -77,14 +78,12 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
-def _is_sweep(name: str) -> bool:
-    return any((place / SWEEP).is_file() for place in (Path(name), runs_folder() / name))
-
-
 def _list(rows: Sequence[Summary]) -> None:
     cells = [_cells(row) for row in rows]
     columns = {heading: [row[heading] for row in cells] for heading in cells[0]}
-    lines, left_out = column_lines(columns, DISPENSABLE)
+    # What is the same in every row goes first.
+    dispensable = sorted(DISPENSABLE, key=lambda heading: len(set(columns[heading])) > 1)
+    lines, left_out = column_lines(columns, dispensable)
     print("\n".join(lines))
     if left_out:
         print(f"\nno room for {', '.join(left_out)}; --json has them")
@@ -160,7 +159,8 @@ def _delete(options: RunsOptions) -> int:
         raise ValueError("--delete takes the names itself; leave out other names and --where")
     places: list[Path] = []
     for name in options.delete:
-        places += [find_sweep(name)] if _is_sweep(name) else named_runs([name])
+        sweep = sweep_named(name)
+        places += named_runs([name]) if sweep is None else [sweep]
     size = format_bytes(sum(map(_size_of, places)))
     what = f"{', '.join(map(str, places))} ({size})"
     if not options.yes:

@@ -27,6 +27,7 @@ __all__ = [
     "run_name",
     "run_names",
     "runs_folder",
+    "sweep_named",
 ]
 
 VARIABLE = "FLATNCE_RUNS"
@@ -85,7 +86,7 @@ def find_run(name: str | Path) -> Path:
 
 def find_sweep(name: str | Path) -> Path:
     """The directory of a sweep, given as a path or as a name in the folder of runs."""
-    if (place := _sweep(name)) is not None:
+    if (place := sweep_named(name)) is not None:
         return place
     there = sorted(path.parent.name for path in runs_folder().glob(f"*/{SWEEP}"))
     hint = did_you_mean(str(name), there, _known(there))
@@ -101,7 +102,7 @@ def named_runs(names: Sequence[str]) -> list[Path]:
         raise ValueError("RUN is missing: name at least one run")
     found: dict[Path, None] = {}
     for name in names:
-        sweep, matching = _sweep(name), []
+        sweep, matching = sweep_named(name), []
         if sweep is not None:
             matching = [sweep / one for one in run_names(sweep, 1)]
         elif set(name) & set("*?["):
@@ -110,7 +111,8 @@ def named_runs(names: Sequence[str]) -> list[Path]:
     return list(found)
 
 
-def _sweep(name: str | Path) -> Path | None:
+def sweep_named(name: str | Path) -> Path | None:
+    """The directory of a sweep, given as a path or by name; None if it is not a sweep."""
     places = (Path(name), runs_folder() / name)
     return next((place for place in places if (place / SWEEP).is_file()), None)
 
