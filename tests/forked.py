@@ -23,6 +23,9 @@ READY = [
     "torch._dynamo",
     "flatnce.pretrain.commands.train",
     "flatnce.pretrain.commands.sweep",
+    "flatnce.pretrain.evaluation.protocols",
+    "flatnce.pretrain.page.run",
+    "flatnce.pretrain.sweeping.display",
     "sklearn.datasets",
 ]
 

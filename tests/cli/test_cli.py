@@ -11,7 +11,7 @@ import pytest
 
 from flatnce import __version__, cli
 from flatnce.cli import COMMANDS, main
-from flatnce.cli.console import live_line
+from flatnce.cli.console import live_line, print_verdict
 from flatnce.cli.options import ALIASES
 from flatnce.cli.progress import progress_line
 from flatnce.core.diagnostics.registry import DIAGNOSTICS
@@ -159,3 +159,66 @@ def test_the_line_of_a_run_shows_the_diagnostics_that_have_one(monkeypatch):
     monkeypatch.setitem(DIAGNOSTICS, "new", replace(DIAGNOSTICS["mi"], line="new {new:.1f}"))
     assert progress_line(numbers, {}, 2).startswith(shown)  # an older version's
     assert "T 1  new 2.0  1 images/s" in progress_line(numbers | {"new": 2.0}, {}, 2)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes work differently there")
+def test_a_reader_that_leaves_does_not_end_a_training(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    left = "import os, sys; there, here = os.pipe(); os.close(there); os.dup2(here, 1)\n"
+    code = left + "from flatnce.cli import main; sys.exit(main(sys.argv[1:]))"
+    quick = "--epochs 2 --log-every 1 --batch-size 512 --watch-every 0 --no-tensorboard".split()
+    typed = ["train", "digits", "--name", "first", "--evaluate", *quick]
+    done = Forked(*typed, code=code).wait(timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "runs" / "first" / "results.json").is_file()
+
+
+def test_a_terminal_that_is_not_utf_8_gets_the_answer_in_ascii(tmp_path, monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    assert main(["--version"]) == 0
+    print("I ≥ 1 ± 0.1 ☃", flush=True)
+    assert written.getvalue().decode("ascii").endswith("I >= 1 +/- 0.1 ?\n")
+
+
+def test_a_verdict_is_coloured_on_a_terminal_only(monkeypatch, capsys):
+    print_verdict("first: ", "healthy since step 1: fine")
+    assert capsys.readouterr().out == "first: healthy since step 1: fine\n"
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for colour, shown in (("", "\x1b[32mhealthy since"), ("1", "first: healthy since")):
+        terminal = io.StringIO()
+        terminal.isatty = lambda: True
+        monkeypatch.setattr(sys, "stdout", terminal)
+        monkeypatch.setenv("NO_COLOR", colour)
+        print_verdict("first: ", "healthy since step 1: fine")
+        assert shown in terminal.getvalue()
+
+
+def test_a_bar_shows_the_share_on_a_terminal(monkeypatch):
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with live_line() as (update, _):
+        update("half way", 0.5)
+    assert "━" in terminal.getvalue() and "half way" in terminal.getvalue()
+    with live_line(quiet=True) as (update, say):
+        update("nothing", 0.5)
+        say("nothing")
+    assert "nothing" not in terminal.getvalue()
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_knows_every_command_and_its_options(shell, capfd):
+    assert main(["completion", shell]) == 0
+    script = capfd.readouterr().out
+    assert all(name in script for name in COMMANDS) and "--batch-size" in script
+
+
+def test_the_help_of_every_command_needs_no_torch():
+    code = (
+        "import sys; from flatnce.cli import COMMANDS, main\n"
+        "assert not any(main([name, '--help-all']) for name in COMMANDS)\n"
+        "assert not {'torch', 'numpy', 'matplotlib'} & set(sys.modules)"
+    )
+    done = python("-c", code)
+    assert done.returncode == 0 and done.stdout.count("usage: ") == len(COMMANDS), done.stderr

@@ -543,6 +543,17 @@ def test_each_finding_is_made_on_made_up_numbers(kind):
         assert len(found.remedies) >= 2 and found.message.endswith("; ".join(found.remedies))
 
 
+def test_a_run_is_not_judged_before_there_is_evidence():
+    for kind in ("peaked", "uniform", "not learning", "healthy"):
+        early = verdict_on([record(7, kind) | {"steps": 7}])
+        assert early.kind == "undecided" and not early.remedies
+        assert "100 steps" in early.message
+        parts = [record(step, kind) | {"steps": 50} for step in (50, 100)]
+        assert verdict_on(parts).kind == kind
+        assert verdict_on([parts[0], {**parts[1], "epoch": 0.9}]).kind == "undecided"
+    assert verdict_on([record(7, "saturated") | {"steps": 7}]).kind == "saturated"
+
+
 THRESHOLDS = [
     ("uniformity", "collapsed", COLLAPSED_UNIFORMITY, +1),
     ("effective_rank", "collapsed", COLLAPSED_RANK, -1),

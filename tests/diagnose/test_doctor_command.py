@@ -46,6 +46,10 @@ def test_a_run_is_found_by_its_name(tmp_path, monkeypatch, capsys):
     log.log({"kind": "train", "step": 10, "steps": 10, **line})
     assert run(["first", "--no-embeddings"]) == 0
     said = capsys.readouterr().out
+    assert "first: unknown" in said and "takes 100 steps" in said
+    log.log({"kind": "train", "step": 100, "steps": 90, **line})
+    assert run(["first", "--no-embeddings"]) == 0
+    said = capsys.readouterr().out
     assert "first: healthy" in said and "not known:" in said
 
 

@@ -135,7 +135,7 @@ def test_misuse_is_one_line_that_says_what_to_do(calls, capsys, typed, code, wor
 def test_help_fits_one_screen_and_shows_an_example(capsys):
     assert run(["--help"]) == 0
     shown = capsys.readouterr().out
-    assert "flatnce mi data.csv --x" in shown and "--report" in shown and "'emb_*'" in shown
+    assert "flatnce mi sample --x" in shown and "--report" in shown and "'emb_*'" in shown
     assert len(shown.splitlines()) < 50
 
 

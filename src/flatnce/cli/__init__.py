@@ -6,9 +6,12 @@ command is called, so that ``flatnce --help`` loads neither torch nor the argume
 Exit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted.
 """
 
+import codecs
+import io
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 
 from flatnce import __version__
@@ -64,11 +67,28 @@ TRAINING_EXTRAS = ("torchvision", "PIL", "sklearn", "scipy", "tensorboard", "saf
 TABLE_EXTRAS = ("pandas", "pyarrow")
 
 
+# How a terminal that is not UTF-8 shows the signs of our output; others become question marks.
+SPELT = {"≥": ">=", "≤": "<=", "±": "+/-", "−": "-", "–": "-", "×": "x", "β": "beta", "τ": "tau"}
+
+
+def _spell(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    lost = error.object[error.start : error.end]
+    return "".join(SPELT.get(sign, "?") for sign in lost), error.end
+
+
+codecs.register_error("spell", _spell)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return the exit code."""
     # Spinning threads take cores from others: a small network on two busy cores then trains ten
     # times slower. torch reads this when it is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            with suppress(OSError):  # its file was replaced
+                stream.reconfigure(errors="spell")
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given:
         print(OVERVIEW, file=sys.stderr)

@@ -1,6 +1,7 @@
 """Tables, progress lines and JSON, on a terminal or in a file."""
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -9,16 +10,21 @@ from functools import partial
 
 from rich.console import Console
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from flatnce.environment import plain
 
-__all__ = ["column_lines", "console_of", "live_line", "print_json", "text_table"]
+__all__ = ["column_lines", "console_of", "live_line", "print_json", "print_verdict", "text_table"]
 
+BAR_WIDTH = 60
 FILE_WIDTH = 118  # where the output is not a terminal
 
 Say = Callable[[str], None]
+Update = Callable[..., None]  # of a text, and the share of the work that is done
+
+STYLES = {"healthy": "green", "undecided": "yellow"}  # of a verdict; of any other: red
 
 
 def print_json(value: object) -> None:
@@ -80,19 +86,43 @@ def text_table(
 
 
 @contextmanager
-def live_line(*, quiet: bool = False, log: bool = True) -> Iterator[tuple[Say, Say]]:
+def live_line(*, quiet: bool = False, log: bool = True) -> Iterator[tuple[Update, Say]]:
     """Two functions for the block: one updates a line on a terminal, the other prints a line.
 
-    Where there is no terminal, updates are printed too if ``log``; nothing is if ``quiet``.
+    A bar is shown above the line where the share of the work that is done is passed, too. Where
+    there is no terminal, updates are printed if ``log``; nothing is shown if ``quiet``.
     """
-    if sys.stderr.isatty():
+    if sys.stderr.isatty() and not quiet:
         console = Console(stderr=True, highlight=False)
         with Live(console=console, refresh_per_second=4, transient=True) as live:
-            yield lambda text: live.update(Text(text)), partial(console.print, markup=False)
+
+            def update(text: str, share: float | None = None) -> None:
+                shown = Table.grid()
+                if share is not None:
+                    shown.add_row(ProgressBar(1.0, share, width=BAR_WIDTH))
+                shown.add_row(Text(text))
+                live.update(shown)
+
+            yield update, partial(console.print, markup=False)
     else:
-        say = _ignore if quiet else partial(print, flush=True)
+        say = _ignore if quiet else _print_on
         yield (say if log else _ignore), say
 
 
-def _ignore(text: str) -> None:
+def print_verdict(before: str, verdict: str, after: str = "") -> None:
+    """Print a verdict, in colour on a terminal unless NO_COLOR is set."""
+    kind = verdict.partition(" since ")[0]
+    shown = Text.assemble(before, (verdict, STYLES.get(kind, "red")), after)
+    console_of().print(shown, soft_wrap=True)
+
+
+def _ignore(text: str, share: float | None = None) -> None:
     pass
+
+
+def _print_on(text: str, share: float | None = None) -> None:
+    """Print a line; where the reader, such as head, has left, the work goes on without one."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

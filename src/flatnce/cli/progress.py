@@ -6,12 +6,8 @@ from typing import Any
 
 from flatnce.cli.console import live_line
 from flatnce.core.diagnostics.registry import DIAGNOSTICS
-from flatnce.core.diagnostics.verdict import RULES
 
 __all__ = ["clock", "progress_line", "show_progress", "warning_of"]
-
-EARLY = tuple(rule.kind for rule in RULES if rule.normal_early)
-"""Verdicts that are not announced in the first epoch."""
 
 
 @contextmanager
@@ -20,7 +16,8 @@ def show_progress(
 ) -> Iterator[Callable[[Mapping[str, Any]], None]]:
     """A function that shows each line of a run, during the block.
 
-    On a terminal one line on standard error is kept up to date; elsewhere each line is printed.
+    On a terminal a bar and one line on standard error are kept up to date; elsewhere each line is
+    printed.
     Notes and verdicts that something is wrong are printed separately.
     """
     watched: dict[str, Any] = {}
@@ -30,7 +27,7 @@ def show_progress(
             if line["kind"] == "watch":
                 watched.update(line)
             elif line["kind"] == "train":
-                update(progress_line(line, watched, epochs))
+                update(progress_line(line, watched, epochs), line["epoch"] / epochs)
             elif warning := warning_of(line):
                 say(warning)
 
@@ -42,9 +39,7 @@ def warning_of(line: Mapping[str, Any], name: str = "") -> str:
     before = f"{name}: " if name else ""
     if line["kind"] == "note":
         return f"{before}{line['note']}"
-    if line["kind"] != "verdict" or line["verdict"] == "healthy":
-        return ""
-    if line["epoch"] < 1 and line["verdict"] in EARLY:
+    if line["kind"] != "verdict" or line["verdict"] in ("healthy", "undecided"):
         return ""
     remedies = "; or ".join(line["remedies"])
     return f"! {before}{line['verdict']}: {line['evidence']}. To do: {remedies}"

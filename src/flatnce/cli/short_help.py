@@ -81,4 +81,4 @@ def _entry(name: str, text: str, indent: int = INDENT) -> list[str]:
     """A name and what is said of it, whole, in lines of a narrow terminal."""
     first = f"  {name} ".ljust(indent)
     wrapper = textwrap.TextWrapper(WIDTH, first, " " * indent, break_on_hyphens=False)
-    return wrapper.wrap(text)
+    return wrapper.wrap(text) or [first.rstrip()]

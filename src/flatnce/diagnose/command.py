@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from flatnce.cli.console import print_verdict
 from flatnce.cli.options import parse_options
 from flatnce.core.objectives.registry import all_names
 from flatnce.environment import environment, plain
@@ -72,5 +73,6 @@ def run(arguments: list[str]) -> int:
 
         print_json(plain({**found.plain(), "environment": environment()}))
     else:
-        print(found)
+        first, line, rest = str(found).partition("\n")
+        print_verdict(first.removesuffix(found.verdict), found.verdict, line + rest)
     return 0

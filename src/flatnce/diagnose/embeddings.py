@@ -341,7 +341,7 @@ def record_of(case: Case, temperature: float) -> tuple[dict[str, Any], float]:
         monitor.update(Snapshot(contrast, contrast.plain_gap.mean(), None, case.objective))
         gaps.append(contrast.plain_gap.double().mean())
     record: dict[str, Any] = monitor.compute(step=0)
-    del record["steps"]
+    del record["steps"]  # these embeddings are all the evidence there will be
     gap = float(torch.stack(gaps).mean())
     record |= _geometry(case)
     return record, record["negatives"] * math.exp(min(-gap, 700.0))

@@ -12,7 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flatnce.core.diagnostics.verdict import IDLE_SHARE, NEEDED, SATURATED_GAIN, remedies_of
+from flatnce.core.diagnostics.verdict import (
+    IDLE_SHARE,
+    NEEDED,
+    SATURATED_GAIN,
+    has_evidence,
+    remedies_of,
+)
 from flatnce.diagnose.embeddings import LAYOUTS, doctor, read_embeddings
 from flatnce.diagnose.findings import Diagnosis, Finding, finding, in_order, not_known
 from flatnce.diagnose.rules import Numbers, findings_on, judgeable
@@ -134,6 +140,7 @@ def examine_run(
         seen = int(history[-1].get("steps", 1)) * config.run.batch_size
         available = min(config.model.head_out, seen)
         findings += findings_on(history, objective, available=available)
+        unknown += [] if has_evidence(history) else [not_known("early")]
     else:
         unknown.append(not_known("begin"))
     if embeddings:
@@ -142,13 +149,19 @@ def examine_run(
         except (OSError, ValueError) as error:  # a run without its data, or without a checkpoint
             unknown.append(not_known("no_embeddings", error=error))
         else:
-            findings += [one for one in shown.findings if one.kind in EMBEDDINGS_ONLY]
+            also = not_known("batches")  # the verdict of the training is made without them
+            findings += [
+                replace(one, evidence=f"{one.evidence}; {also}")
+                for one in shown.findings
+                if one.kind in EMBEDDINGS_ONLY
+            ]
             numbers["embeddings"] = dict(shown.numbers)
             unknown += shown.unknown
     else:
         unknown.append(not_known("not_asked"))
     found = in_order(findings)
-    return Diagnosis(f"run {place}", found, numbers, tuple(unknown), judged=bool(history))
+    judged = bool(history) and has_evidence(history)
+    return Diagnosis(f"run {place}", found, numbers, tuple(unknown), judged)
 
 
 def _logged(lines: Sequence[Mapping[str, Any]]) -> list[Numbers]:

@@ -208,7 +208,7 @@ def test_the_board_shows_runs_under_way_and_says_what_needs_attention():
     ]
     verdict = {"kind": "verdict", "verdict": "saturated", "evidence": "E", "remedies": ["x", "y"]}
     assert board.take("b", {**verdict, "epoch": 2.0}) == ["! b: saturated: E. To do: x; or y"]
-    assert board.take("b", {**verdict, "verdict": "uniform", "epoch": 0.5}) == []
+    assert board.take("b", {**verdict, "verdict": "undecided", "epoch": 0.5}) == []
     assert board.take("b", {"kind": "note", "note": "so"}) == ["b: so"]
     console = Console(width=160, record=True, file=io.StringIO())
     console.print(board.table())

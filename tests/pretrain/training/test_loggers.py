@@ -2,13 +2,14 @@
 
 import json
 import math
+import shutil
 import sys
 from importlib import machinery
 from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from flatnce.pretrain import resume, train
+from flatnce.pretrain import preset, resume, train
 from flatnce.pretrain.runs.log import read_run
 from flatnce.pretrain.training.loggers import loggers_of
 from flatnce.pretrain.training.state import Training
@@ -169,3 +170,16 @@ def test_the_real_wandb_writes_its_files_offline(tmp_path, monkeypatch):
     content = written.read_bytes()
     assert b"train/gain" in content and b"demo" in content
     assert train(quick_config(), tmp_path / "run", replace=True).finished  # the folder is ours
+
+
+def test_a_training_goes_on_where_tensorboards_folder_is_removed(tmp_path):
+    def remove(line):
+        if line["kind"] == "train":
+            shutil.rmtree(tmp_path / "first" / "tensorboard", ignore_errors=True)
+
+    config = preset("digits").override(epochs=2, batch_size=512, watch_every=0.0, log_every=1)
+    assert train(config, tmp_path / "first", report=remove).finished
+    notes = [
+        line["note"] for line in read_run(tmp_path / "first").metrics if line["kind"] == "note"
+    ]
+    assert len(notes) == 1 and "TensorBoard" in notes[0]

@@ -341,9 +341,14 @@ class Monitor(nn.Module):
             self.reset()
         return Interval(*sent, gram, tuple(meter), done)
 
-    def verdict(self) -> Verdict:
-        """A verdict in words on the history of :meth:`compute`."""
-        return verdict_on(self.history, self.objective)
+    def verdict(self, epoch: float | None = None) -> Verdict:
+        """A verdict in words on the history of :meth:`compute`.
+
+        It is ``undecided`` before 100 steps, and before the first ``epoch`` where that is given.
+        """
+        known = {} if epoch is None else {"epoch": epoch}
+        history = [*self.history[:-1], *({**last, **known} for last in self.history[-1:])]
+        return verdict_on(history, self.objective)
 
     def reset(self) -> None:
         """Begin a new interval; the history stays."""

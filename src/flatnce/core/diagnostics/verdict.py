@@ -5,7 +5,7 @@ unbroken stretch in which the same rule holds.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ __all__ = [
     "NEEDED",
     "RULES",
     "SATURATED_GAIN",
+    "has_evidence",
     "negatives_of",
     "remedies_of",
     "verdicts_on",
@@ -29,6 +30,7 @@ SATURATED_GAIN = 0.05
 PEAKED_NEGATIVES = 2.0
 UNIFORM_ESS = 0.97
 IDLE_SHARE = 0.05
+EVIDENCE_STEPS = 100  # and one epoch, where that is known
 
 NEEDED = ("gain", "ess", "mi", "mi_ceiling")
 """What a record must hold, finite, to be judged."""
@@ -43,7 +45,7 @@ class Verdict:
     """A finding in words."""
 
     #: ``failed``, ``collapsed``, ``saturated``, ``peaked``, ``uniform``, ``not learning``,
-    #: ``healthy``
+    #: ``healthy``, or ``undecided`` before there is evidence
     kind: str
     since: int  #: first step of the unbroken stretch
     evidence: str  #: the numbers it rests on
@@ -70,7 +72,7 @@ class Rule:
 
     kind: str
     holds: Callable[[Numbers], bool]  # called with complete, finite records only
-    normal_early: bool = False  # whether a healthy run may look like this in its first epoch
+    normal_early: bool = False  # whether a healthy run may look like this before has_evidence
     excludes: tuple[str, ...] = ()  # kinds that are not reported beside this one
 
     def judge(self, history: Sequence[Numbers], objective: str) -> Verdict:
@@ -104,8 +106,8 @@ def verdict_on(history: Sequence[Numbers], objective: str = "") -> Verdict:
     """
     if not history:
         raise ValueError("history is empty; call Monitor.compute at least once first")
-    rule = next((rule for rule in RULES if rule.holds_on(history[-1])), HEALTHY)
-    return rule.judge(history, objective)
+    otherwise = HEALTHY if has_evidence(history) else UNDECIDED
+    return next(_holding(history), otherwise).judge(history, objective)
 
 
 def verdicts_on(history: Sequence[Numbers], objective: str = "") -> list[Verdict]:
@@ -116,9 +118,25 @@ def verdicts_on(history: Sequence[Numbers], objective: str = "") -> list[Verdict
         >>> [verdict.kind for verdict in verdicts_on([record])]
         ['saturated', 'peaked']
     """
-    holding = [rule for rule in RULES if rule.holds_on(history[-1])]
+    holding = list(_holding(history))
     excluded = {kind for rule in holding for kind in rule.excludes}
     return [rule.judge(history, objective) for rule in holding if rule.kind not in excluded]
+
+
+def has_evidence(history: Sequence[Numbers]) -> bool:
+    """Whether a run has gone on for long enough to be judged; a healthy one may start badly.
+
+    A record without ``steps``, the number of steps it covers, is taken for enough of them.
+    """
+    steps = sum(record.get("steps", EVIDENCE_STEPS) for record in history)
+    return steps >= EVIDENCE_STEPS and history[-1].get("epoch", 1.0) >= 1.0
+
+
+def _holding(history: Sequence[Numbers]) -> Iterator["Rule"]:
+    enough = has_evidence(history)
+    for rule in RULES:
+        if rule.holds_on(history[-1]) and (enough or not rule.normal_early):
+            yield rule
 
 
 def remedies_of(kind: str, objective: str = "") -> tuple[str, ...]:
@@ -165,6 +183,7 @@ def _shown(numbers: Numbers, objective: str) -> dict[str, Any]:
         "negatives": negatives_of(numbers),
         "effective_negatives": _effective_negatives(numbers),
         "scales": "scales" if objective.casefold() == "infonce" else "would scale",
+        "evidence_steps": EVIDENCE_STEPS,
         "but": f", but {share:.0%} of the rows are saturated" if share > 0.25 else "",
     }
 
@@ -189,3 +208,5 @@ RULES = (
 """The rules, in the order in which they are evaluated."""
 
 HEALTHY = Rule("healthy", lambda numbers: not any(rule.holds_on(numbers) for rule in RULES))
+
+UNDECIDED = Rule("undecided", lambda numbers: True)

@@ -1,5 +1,6 @@
 """``flatnce evaluate``: a run by one or several protocols, as a table or as JSON."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -74,6 +75,10 @@ def run(arguments: list[str]) -> int:
     if said:
         print(said)
     results_table(found)
+    print()
+    for name in expand(options.protocol):
+        wrapped = textwrap.fill(f"{name}: {PURPOSES[name]}", 80, subsequent_indent="  ")
+        print(wrapped)
     print(f"\nadded to {directory / 'results.json'} and {page}")
     return 0
 

@@ -1,6 +1,8 @@
 """``flatnce resume``: continue a run exactly where it stopped."""
 
+import os
 from dataclasses import dataclass
+from shlex import quote
 from typing import Annotated
 
 import tyro
@@ -12,6 +14,7 @@ from flatnce.pretrain.commands import RunName, Switch
 from flatnce.pretrain.commands.train import RENAMED, evaluate_and_report
 from flatnce.pretrain.evaluation import expand
 from flatnce.pretrain.runs.folder import find_run
+from flatnce.pretrain.runs.log import read_run
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,7 @@ class ResumeOptions:
     # Protocols to evaluate with on the test set at the end; may be empty.
     evaluate: tuple[str, ...] = ("knn", "linear")
     devices: int = 1  # Number of GPUs (or CPU processes) that share the batch; starts torchrun.
+    quiet: Switch = False  # Print only the results at the end.
     json: Switch = False  # Print the results as JSON and nothing else.
 
     def __post_init__(self) -> None:
@@ -33,17 +37,37 @@ class ResumeOptions:
 def run(arguments: list[str]) -> int:
     """Run the command and return the exit code."""
     options = parse_options(ResumeOptions, "resume", arguments, renamed=RENAMED)
-    from flatnce.cli.progress import show_progress
-    from flatnce.pretrain.training.loop import resume
-    from flatnce.pretrain.training.processes import is_launched
-    from flatnce.pretrain.training.saved import read_config
-
-    directory = find_run(options.run)
-    config = read_config(directory)
     if options.evaluate:
         expand(options.evaluate)  # refuses an unknown name before training
+    directory = find_run(options.run)
+    from flatnce.cli.progress import show_progress
+    from flatnce.pretrain.training.loop import Outcome, resume
+    from flatnce.pretrain.training.processes import is_launched
+    from flatnce.pretrain.training.saved import CHECKPOINTS, read_config, run_status
+
+    config, status = read_config(directory), run_status(directory)
+    quiet = options.json or options.quiet
+    if status.finished and options.step is None:
+        if not quiet:
+            print(
+                f"{directory} is finished, at step {status.step:,}: nothing is left to train. For "
+                "more epochs, train a new run; `flatnce evaluate` measures this one."
+            )
+        done = (read_run(directory).results or {}).get("evaluations")
+        again = not done or options.evaluate != ResumeOptions.evaluate
+        outcome = Outcome(directory, True, status.step)
+        return evaluate_and_report(outcome, options.evaluate if again else (), options.json)
+    if not any((directory / CHECKPOINTS).glob("*")):
+        raise ValueError(
+            f"{directory} was stopped before its first checkpoint; start it again: "
+            f"`flatnce train {quote(config.data.data)} --name {quote(directory.name)} --replace`"
+        )
     if options.devices > 1 and not is_launched():
         return launch(options.devices, "resume", arguments, config.run.device)
-    with show_progress(config.run.epochs, quiet=options.json) as report:
+    if not quiet and int(os.environ.get("RANK", "0")) == 0:
+        start = status.step if options.step is None else options.step
+        whole = f" of {status.steps:,}" if status.steps else ""
+        print(f"{directory} goes on from step {start:,}{whole}", flush=True)
+    with show_progress(config.run.epochs, quiet=quiet) as report:
         outcome = resume(directory, step=options.step, report=report)
     return evaluate_and_report(outcome, options.evaluate, options.json)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import tyro
@@ -15,7 +16,7 @@ import tyro
 from flatnce.cli.console import print_json
 from flatnce.cli.options import own_arguments, parse_options
 from flatnce.core.objectives.registry import OBJECTIVES
-from flatnce.messages import format_bytes
+from flatnce.messages import check_fields, format_bytes
 from flatnce.pretrain.commands import Switch
 from flatnce.pretrain.commands.train import (
     option_value,
@@ -29,7 +30,7 @@ from flatnce.pretrain.training.config import TrainConfig
 
 MAIN_OPTIONS = (
     *("objective", "batch_size", "temperature", "ess", "rate", "seed", "epochs", "backbone"),
-    *("device", "devices", "name", "at_once", "resume", "dry_run", "json"),
+    *("device", "devices", "name", "at_once", "resume", "dry_run", "quiet", "json"),
 )
 USAGE = "flatnce sweep DATA [OPTIONS]\nexample: flatnce sweep digits --seed 0 1 2"
 MORE_HELP = """
@@ -55,7 +56,11 @@ class SweepOptions:
     devices: int = 1  # Number of GPUs (or CPU processes), each takes its share of the runs.
     resume: Switch = False  # Continue the sweep of that name if it exists; runs may be added.
     dry_run: Switch = False  # Print which runs there would be, and do nothing.
+    quiet: Switch = False  # Print only the results at the end.
     json: Switch = False  # Print the results as JSON and nothing else.
+
+    def __post_init__(self) -> None:
+        check_fields(self, at_once=1, devices=1)
 
 
 def run(arguments: list[str]) -> int:
@@ -80,8 +85,8 @@ def run(arguments: list[str]) -> int:
         return _show_plan(configs, directory if options.resume and is_there else None, options)
     if is_there and not options.resume:
         raise ValueError(
-            f"{directory} already holds a sweep; continue it "
-            f"(`flatnce sweep --resume {run_name(directory)}`), or give this one another --name"
+            f"{directory} already holds a sweep; continue it (`flatnce sweep --resume "
+            f"{quote(run_name(directory))}`), or give this one another --name"
         )
     return _sweep(configs, directory, options)
 
@@ -152,11 +157,13 @@ def _sweep(configs: Mapping[str, TrainConfig], directory: Path, options: SweepOp
 
     start = time.perf_counter()
     try:
-        with display.sweep_progress(configs, quiet=options.json) as report:
+        with display.sweep_progress(configs, quiet=options.json or options.quiet) as report:
             at_once, devices = options.at_once, options.devices
             runs = sweep(configs, directory, at_once=at_once, devices=devices, report=report)
     except KeyboardInterrupt:  # the second: nothing was saved since the last checkpoints
-        again = f"continue from the checkpoints: flatnce sweep --resume {run_name(directory)}"
+        again = (
+            f"continue from the checkpoints: flatnce sweep --resume {quote(run_name(directory))}"
+        )
         print(f"flatnce sweep: interrupted; {again}", file=sys.stderr)
         return 130
     seconds = time.perf_counter() - start
@@ -178,7 +185,7 @@ def _sweep(configs: Mapping[str, TrainConfig], directory: Path, options: SweepOp
             f"{images / seconds:,.0f} images/s over all, everything included; {len(done)} of "
             f"{len(runs)} are done, in {directory}"
         )
-        name = run_name(directory)
+        name = quote(run_name(directory))
         if len(done) + len(failed) < len(runs):
             print(f"stopped; continue with: flatnce sweep --resume {name}")
         elif any(run.diverged for run in failed):
@@ -188,7 +195,8 @@ def _sweep(configs: Mapping[str, TrainConfig], directory: Path, options: SweepOp
         if len(done) > 1:
             print(f"next: flatnce compare {name}")
         elif done:
-            print(f"next: flatnce evaluate {name}/{done[0]} --protocol linear")
+            one = quote(run_name(directory / done[0]))
+            print(f"next: flatnce evaluate {one} --protocol linear")
     states = {run.state for run in runs}
     if states & {"stopped", "waiting"}:
         return 130

@@ -4,11 +4,12 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from flatnce.cli.console import print_json
+from flatnce.cli.console import print_json, print_verdict
 from flatnce.cli.launch import launch
 from flatnce.cli.options import own_arguments, parse_options
 from flatnce.cli.short_help import print_short_help
@@ -37,7 +38,7 @@ REMEDIES = {  # by the stage that bounds a run
 MAIN_OPTIONS = (
     *("objective", "batch_size", "epochs", "temperature", "ess", "backbone", "optimizer", "rate"),
     *("seed", "micro_batch", "precision", "device", "devices", "name", "evaluate", "preset"),
-    *("dry_run", "json"),
+    *("dry_run", "quiet", "json"),
 )
 USAGE = "flatnce train DATA [OPTIONS]\nexample: flatnce train cifar10 --batch-size 32"
 
@@ -60,6 +61,7 @@ class TrainOptions:
     tune_epochs: int = 1  # Epochs of each trial.
     replace: Switch = False  # Remove an earlier run of that name.
     dry_run: Switch = False  # Print the config, K, memory, and the stage that bounds the speed.
+    quiet: Switch = False  # Print only the results at the end.
     json: Switch = False  # Print the results as JSON and nothing else.
 
     def __post_init__(self) -> None:
@@ -84,9 +86,10 @@ def run(arguments: list[str]) -> int:
     from flatnce.pretrain.training.estimate import estimate_run
     from flatnce.pretrain.training.loop import train
     from flatnce.pretrain.training.processes import choose_device, is_launched
+    from flatnce.pretrain.training.saved import CHECKPOINTS
 
     if not is_launched():
-        name = run_name(directory)
+        name = quote(run_name(directory))
         if (directory / SWEEP).is_file():
             raise ValueError(
                 f"{directory} holds a sweep (`flatnce sweep --resume {name}`); give another --name"
@@ -94,9 +97,10 @@ def run(arguments: list[str]) -> int:
         if directory.exists():
             with run_lock(directory):  # if another process trains it, that is said instead
                 if not options.replace:
+                    begun = any((directory / CHECKPOINTS).glob("*"))
+                    again = f"continue it (`flatnce resume {name}`), " if begun else ""
                     raise ValueError(
-                        f"{directory} already exists; continue it (`flatnce resume {name}`), give "
-                        "another --name, or --replace it"
+                        f"{directory} already exists; {again}give another --name, or --replace it"
                     )
         if options.dry_run:
             return _dry_run(options)
@@ -106,7 +110,7 @@ def run(arguments: list[str]) -> int:
             return launch(options.devices, "train", arguments, config.run.device)
     if options.tune:
         config = _tuned(options, directory)
-    with show_progress(config.run.epochs, quiet=options.json) as report:
+    with show_progress(config.run.epochs, quiet=options.json or options.quiet) as report:
         outcome = train(config, directory, report=report, replace=options.replace)
     return evaluate_and_report(outcome, options.evaluate, options.json)
 
@@ -118,7 +122,7 @@ def evaluate_and_report(outcome: "Outcome", protocols: Sequence[str], as_json: b
     from flatnce.pretrain.page.run import run_page
     from flatnce.pretrain.training.processes import is_launched
 
-    name = run_name(outcome.directory)
+    name = quote(run_name(outcome.directory))
     if not outcome.finished:
         if as_json:
             print_json(asdict(outcome))
@@ -136,7 +140,8 @@ def evaluate_and_report(outcome: "Outcome", protocols: Sequence[str], as_json: b
         stand = {"directory": str(outcome.directory), "finished": True}
         print_json({**stand, "not_evaluated": failure, **results})
         return 1 if failure else 0
-    print(f"\n{results['step']:,} steps in {results['seconds']:.0f} s; {results['verdict']}\n")
+    took = f"\n{results['step']:,} steps in {results['seconds']:.0f} s; "
+    print_verdict(took, results["verdict"], "\n")
     if results["evaluations"]:
         results_table(results["evaluations"])
     if failure:
@@ -227,7 +232,7 @@ def _tuned(options: TrainOptions, directory: Path) -> TrainConfig:
     say = not options.json and int(os.environ.get("RANK", "0")) == 0
     place = directory.with_name(f"{directory.name}-tuning")
     config, epochs = options.config, options.tune_epochs
-    with show_progress(epochs, quiet=options.json) as report:
+    with show_progress(epochs, quiet=options.json or options.quiet) as report:
         found = tune(config, options.tune, place, epochs=epochs, report=report)
     if say:
         base = config.optimizer.base_batch

@@ -25,7 +25,7 @@ __all__ = ["over_seeds", "show_tables", "sweep_progress", "sweep_rows"]
 @contextmanager
 def sweep_progress(configs: Mapping[str, TrainConfig], *, quiet: bool) -> Iterator[SweepReport]:
     """A function that shows each line of each run: in a table on a terminal, else by epoch."""
-    live = sys.stderr.isatty()
+    live = sys.stderr.isatty() and not quiet
     board, console = Board(configs, each_epoch=not live), Console(stderr=True, highlight=False)
 
     def report(name: str, line: Mapping[str, Any]) -> None:

@@ -20,19 +20,34 @@ class TensorBoard:
     def __init__(self, training: Training) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        place = str(training.directory / "tensorboard")
-        self.writer = SummaryWriter(place, purge_step=training.step + 1)
+        self.place = training.directory / "tensorboard"
+        self.notes, self.fails = training.notes, False
+        self.writer = SummaryWriter(str(self.place), purge_step=training.step + 1)
 
     def line(self, kind: str, numbers: Mapping[str, Any]) -> None:
         """Write one line."""
-        for name, value in numbers.items():
-            if isinstance(value, int | float) and name not in ("step", "steps"):
-                self.writer.add_scalar(f"{kind}/{name}", value, numbers["step"])
-        self.writer.flush()
+        if self.fails:
+            return
+        with self._failure_noted():
+            self.place.stat()  # raises here where its thread would raise
+            for name, value in numbers.items():
+                if isinstance(value, int | float) and name not in ("step", "steps"):
+                    self.writer.add_scalar(f"{kind}/{name}", value, numbers["step"])
+            self.writer.flush()
 
     def close(self, failed: bool) -> None:
         """Close the files."""
-        self.writer.close()
+        if not self.fails:
+            with self._failure_noted():
+                self.writer.close()
+
+    @contextmanager
+    def _failure_noted(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:  # its folder was removed, or the disk is full
+            self.fails = True
+            self.notes.append(f"TensorBoard's files end here ({error}); the training continues")
 
 
 class WeightsAndBiases:

@@ -369,7 +369,7 @@ class Recorder:
         return {**training.position(step), **found, "rate": training.rate.at(step - 1)}
 
     def _log_verdict(self, step: int) -> None:
-        verdict = self.training.monitor.verdict()
+        verdict = self.training.monitor.verdict(self.training.position(step)["epoch"])
         if verdict.kind != self.training.verdict:
             self.training.verdict = verdict.kind
             said = {"verdict": verdict.kind, "since": verdict.since, "evidence": verdict.evidence}

@@ -4,6 +4,7 @@ import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any, Unpack
 
 import torch
@@ -84,7 +85,7 @@ def describe_status(directory: Path, step: int) -> tuple[dict[str, Any], str]:
     elif not step:
         said = f"untrained: this is {here}, before any training"
     elif not status.finished:
-        again = f"`flatnce resume {run_name(directory)}`"
+        again = f"`flatnce resume {quote(run_name(directory))}`"
         said = f"not finished: this is {here}; continue it: {again}"
     return data, said
 
