@@ -35,7 +35,7 @@ BASE = {
 }
 # Any text is a name or a path; any number is a power of Hölder's loss.
 FREE = {"name", "root", "out", "figures", "adopt", "report", "wandb", "push_to_hub"}
-FREE |= {"gamma"}
+FREE |= {"gamma", "store"}
 
 
 def bad_value(name, hint):
