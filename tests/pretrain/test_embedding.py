@@ -216,7 +216,8 @@ def test_train_starts_a_run_with_its_settings_and_passes_the_rest_on(monkeypatch
     shutil.rmtree("runs")
     own = object()
     flatnce.train(own, name="own", encoder="network")
-    assert calls.pop()[2] == {"data": own, "encoder": "network"}
+    config, _, rest = calls.pop()
+    assert config.data.data.value is own and rest == {"encoder": "network"}
     with pytest.raises(ValueError, match="linear"):
         flatnce.train("digits", evaluate=["linaer"])
     assert not calls
