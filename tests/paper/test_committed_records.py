@@ -1,0 +1,58 @@
+"""The committed records: every figure is drawn from them, and settings do not outgrow them."""
+
+from pathlib import Path
+
+import pytest
+
+from flatnce.paper.reproduce import engine, runs
+from flatnce.paper.reproduce import store as store_module
+from flatnce.paper.reproduce.engine import plan_runs, reproduce
+from flatnce.paper.reproduce.experiment import EXPERIMENTS, Setting
+from flatnce.paper.reproduce.page import reproduce_page
+from flatnce.paper.reproduce.store import COMMITTED, Store
+from flatnce.pretrain.runs.log import read_run
+from flatnce.pretrain.runs.records import read_records, settings_of
+from flatnce.pretrain.training.config import TrainConfig
+
+FOLDER = Path(__file__).parents[2] / COMMITTED
+
+DRAWN = [(name, "smoke") for name in EXPERIMENTS] + [
+    (name, "small") for name in ("table-1", "primal-dual", "table-cost", "fig-holder")
+]
+"""Experiment and scale of what needs no training in a clone."""
+
+
+@pytest.mark.parametrize(("name", "scale"), DRAWN)
+def test_a_figure_is_drawn_without_training(name, scale, tmp_path, monkeypatch):
+    monkeypatch.setattr(store_module, "sweep", lambda *_, **__: pytest.fail("trained"))
+    monkeypatch.setattr(runs, "evaluate_run", lambda *_, **__: pytest.fail("evaluated"))
+    if EXPERIMENTS[name].shows:
+        monkeypatch.setattr(engine, "analyse", lambda *_: pytest.fail("trained"))
+    store = Store(tmp_path / "store", [FOLDER])
+    out = reproduce(name, Setting(scale), tmp_path / "out", store=store)
+    assert read_run(out).results["rows"] and not (tmp_path / "store").exists()
+    assert "<svg" in reproduce_page(out).read_text(encoding="utf-8")
+
+
+def test_no_committed_record_is_left_over():
+    wanted, store = set(), Store(FOLDER)
+    for experiment in EXPERIMENTS.values():
+        for scale in ("smoke", "small"):
+            found = (store.find(run) for run in plan_runs(experiment, Setting(scale)))
+            wanted |= {run.record["name"] for run in found if run.record}
+    there = {name for name, one in read_records(FOLDER).items() if "findings" not in one}
+    assert there == wanted
+
+
+@pytest.mark.parametrize("folder", ["reproduce", "image_study"])
+def test_committed_records_have_settings_that_there_are(folder):
+    """A setting that is renamed goes to ``RENAMED``, or committed records are lost."""
+    for record in read_records(FOLDER.parents[1] / folder / "records").values():
+        if "findings" not in record:
+            TrainConfig.from_plain({"all": settings_of(record)})
+
+
+def test_records_name_no_path_of_a_machine():
+    for path in FOLDER.glob("*.json"):
+        text = path.read_text(encoding="utf-8")
+        assert not any(word in text for word in ("/home/", "/root/", "/tmp/", "/work/")), path
