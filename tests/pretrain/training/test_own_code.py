@@ -2,7 +2,9 @@
 
 import json
 import signal
+from contextlib import nullcontext
 from importlib import import_module
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -20,7 +22,7 @@ from flatnce.pretrain.page.run import run_page
 from flatnce.pretrain.runs.log import read_run
 from flatnce.pretrain.training import saved
 from flatnce.pretrain.training.estimate import estimate_run
-from flatnce.pretrain.training.state import Training
+from flatnce.pretrain.training.state import EAGER_STEPS, CudaGraphStep, Step, Training
 from forked import Forked
 from made_runs import assert_same_run
 from paths import ROOT
@@ -263,3 +265,26 @@ def test_the_commands_take_import_paths_in_the_working_directory(tmp_path, monke
     assert main(["train", "my_things:Rowz"]) == 2
     assert "--data my_things:Rowz cannot be imported" in capsys.readouterr().err
     assert import_module("my_things")
+
+
+def test_a_step_that_cannot_be_captured_runs_eagerly_with_one_note(monkeypatch):
+    """As on a GPU whose capture is refused, for example because a network reads a number."""
+    stream = Mock()
+    for name in ("current_stream", "default_stream", "Stream"):
+        monkeypatch.setattr(torch.cuda, name, lambda *_, **__: stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Mock)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+
+    def refuse(*_, **__):
+        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    monkeypatch.setattr(torch.cuda, "graph", refuse)
+    notes, taken = [], Mock(spec=Step, optimizer=Mock())
+    step = CudaGraphStep(taken, notes.append)
+    for number in range(EAGER_STEPS + 3):
+        step(torch.full((2, 3), float(number)), torch.arange(2), torch.tensor(0))
+    assert taken.call_count == EAGER_STEPS + 3 and taken.call_args.args[0][0, 0] == EAGER_STEPS + 2
+    (note,) = notes
+    assert "runs eagerly: operation not permitted when stream is capturing" in note
+    assert "more" not in note

@@ -148,7 +148,8 @@ def evaluate_and_report(outcome: "Outcome", protocols: Sequence[str], as_json: b
         print(f"not evaluated: {failure}")
     what = "linear --data NAME (a set with labels; these images have none)"
     if results.get("labelled", True):
-        what = "semi"
+        # Ready views of a user's own cannot be fine-tuned.
+        what = "mi" if is_own(read_run(outcome.directory).config["data"]["data"]) else "semi"
     print(
         f"\nthe page: {page}\n"
         f"next: flatnce evaluate {name} --protocol {what}    flatnce export {name} --to torch"

@@ -235,7 +235,7 @@ class OwnSet(Labelled):
         """The first item: an image (c, h, w) for the built-in views, or two views (2, ...)."""
         if not len(self.items):
             raise ValueError(f"{self.name} has no items")
-        inputs = _checked(Reader(self, "training", 0, 0).__getitems__([0]))[0]
+        inputs = _checked(Reader(self, "training", (0, 0)).__getitems__([0]))[0]
         if self.batch_augment is not None:
             inputs = augment_batch(self.batch_augment, inputs, (0, 0, 0))
         image = inputs[0, 0]
@@ -292,9 +292,8 @@ class OwnSet(Labelled):
 
     def decoded(self, side: int) -> ImageSet:
         """All images in memory, as unsigned bytes: the centre squares."""
-        loader = OwnLoader(
-            self, 256, 0, purpose="evaluation", side=side, shuffle=False, drop_last=False
-        )
+        how: dict[str, Any] = {"side": side, "shuffle": False, "drop_last": False}
+        loader = OwnLoader(self, 256, 0, purpose="evaluation", **how)
         images = torch.cat([batch.images for batch in loader.epoch(0)])
         return ImageSet(images, self.labels, self.classes, self.name, self.split)
 
@@ -304,25 +303,22 @@ AnySet: TypeAlias = ImageSet | FolderSet | OwnSet
 
 
 class Reader(Dataset[Any]):
-    """Reads the items of a set as a worker does: inputs (b, 1 or 2, ...), and labels.
-
-    Images for the built-in views are cropped for ``views``, and in evaluation to their centre
-    square, ``side`` pixels wide.
-    """
+    """Reads the items of a set as a worker does: inputs (b, 1 or 2, ...), and labels."""
 
     def __init__(
         self,
         own: OwnSet,
         purpose: Purpose,
-        seed: int,
-        epoch: int,
-        views: Views | None = None,
-        side: int | None = None,
+        key: tuple[int, int],
+        views: Any = None,
+        side: Any = None,
     ) -> None:
         self.items, self.name, self.positives = own.items, own.name, own.positives
         self.augment, self.prepare = own.augment, own.prepare
         self.in_batches = own.batch_augment is not None
-        self.purpose, self.key, self.views, self.side = purpose, (seed, epoch), views, side
+        self.purpose, self.key = purpose, key  # seed and epoch
+        # Images for the built-in views are cropped for these, or to a centre square of this side.
+        self.views, self.side = views, side
         self.crops = (views is not None or side is not None) and own.stage == "crops"
         self.mode = {1: "L", 3: "RGB"}[own.shape[0]] if self.crops else None
 
@@ -391,7 +387,6 @@ class Reader(Dataset[Any]):
     def _cropped(self, inputs: list[list[Tensor]], numbers: Sequence[int]) -> list[list[Tensor]]:
         """The random resized crops of two views: of one image, or of an image and its positive."""
         views, (_, epoch) = self.views, self.key
-        assert views is not None
         found: list[list[Tensor]] = []
         for place in (0, 1):
             images = [one[min(place, len(one) - 1)] for one in inputs]
@@ -458,17 +453,10 @@ class Stream(IterableDataset[Any]):
 
 
 class OwnLoader:
-    """Batches of an own set: for training, or in its order for evaluation.
+    """Batches of an own set; the seed of an augmentation is that of the views, if there are any.
 
-    Arguments:
-        own: The set.
-        batch_size, seed: Those of :class:`Batching`.
-        purpose: What the items are read for.
-        views: Training's; their seed is that of every augmentation.
-        side: Evaluation's, of the centre square of an image.
-        workers: Processes that read; by default as the set says.
-        device: The device of the batches.
-        **options: drop_last, shuffle, rank and world_size of :class:`Batching`.
+    ``side`` is that of the centre square of an image, for evaluation. The other arguments are
+    those of :class:`Streaming`.
     """
 
     def __init__(
@@ -501,7 +489,7 @@ class OwnLoader:
         """The batches of an epoch, from batch ``start`` on."""
         batching, augment = self.batching, self.own.batch_augment
         seed = batching.seed if self.views is None else self.views.seed
-        reader = Reader(self.own, self.purpose, seed, number, self.views, self.side)
+        reader = Reader(self.own, self.purpose, (seed, number), self.views, self.side)
         read = self._streamed if self.streams else self._indexed
         for place, parts in enumerate(read(reader, start), start):
             indices, inputs, labels = (one.to(self.device, non_blocking=True) for one in parts)
