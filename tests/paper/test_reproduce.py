@@ -106,7 +106,7 @@ def test_the_list_names_every_figure_and_table(capsys):
         (["table-semi", "--scale", "paper"], "--imagenet PATH"),
         (["fig-mi", "--epoch", "5"], "fig-mi does not read --epoch; leave it out"),
         (["table-semi", "--imagenet", "./imagenet"], "scale paper"),
-        (["fig-ess-target", "--epoch", "0"], "epoch=0"),
+        (["fig-ess-target", "--epoch", "0"], "--epoch 0: "),
         (["fig-mi", "--seeds", "1", "1"], "a seed twice"),
         (["fig-ess-target", "--epoch", "500"], "at most 1 (--epoch)"),
     ],
@@ -302,7 +302,7 @@ def test_results_hold_the_numbers_of_each_seed(trained_twice):
     results = read_run(trained_twice / "out").results
     cell = results["rows"][1]["measures"]["ESS of the negatives, last"]
     runs = [folder_of(trained_twice, "flatnce", seed) for seed in (0, 1)]
-    ends = [read_run(run).results["last"]["ess"] for run in runs]
+    ends = [read_run(run).results["last"]["ess_paper"] for run in runs]
     assert cell["values"] == pytest.approx(ends, rel=1e-4) and cell["n"] == 2
     assert cell["mean"] == pytest.approx(sum(cell["values"]) / 2)
     difference = cell["values"][0] - cell["values"][1]
