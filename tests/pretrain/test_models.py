@@ -154,9 +154,9 @@ def test_weights_that_cannot_be_fetched_are_named(name, function, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("resnt50", {}, "name='resnt50' .* did you mean .*resnet50"),
-        ("smal", {}, "name='smal' .* did you mean .*small"),
-        ("zzz", {}, "name='zzz' .*list_models"),
+        ("resnt50", {}, "backbone='resnt50' .* did you mean .*resnet50"),
+        ("smal", {}, "backbone='smal' .* did you mean .*small"),
+        ("zzz", {}, "backbone='zzz' .*list_models"),
         ("resnet18", {}, "stem='auto' .* size="),
         ("resnet18", {"stem": "tiny"}, "stem='tiny' is unknown; choose one of auto, small"),
         ("resnet18", {"size": 0}, "size=0 must be at least 1"),
