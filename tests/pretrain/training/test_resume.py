@@ -107,7 +107,9 @@ def test_a_run_can_go_on_from_an_earlier_checkpoint(tmp_path):
     assert read_run(run).results["evaluations"] == []
     lines = [line["step"] for line in read_run(run).metrics if line["kind"] == "train"]
     assert lines == list(range(1, 29))
-    with pytest.raises(checkpoint.NoCheckpoint, match="step=9: .* has no such checkpoint; it has"):
+    with pytest.raises(
+        checkpoint.NoCheckpoint, match=r"step=9: .* has no such checkpoint; it has"
+    ):
         resume(run, step=9)
 
 

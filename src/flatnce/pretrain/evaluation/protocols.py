@@ -49,6 +49,9 @@ from flatnce.pretrain.training.saved import LoadedEncoder, load_encoder
 # The test part held out of a folder without one, which is always the same images: its share, the
 # seed, and the smallest class it works for.
 SHARE, SEED, FEWEST = 0.2, 0, 5
+# Up to so many images, the paper's rate of fine-tuning, 5e-5, is too low for the few steps that
+# its 100 epochs then have: digits reach 85.8 % with it and 99.2 % with 5e-4.
+FEW_IMAGES = 10_000
 
 
 class Bench:
@@ -356,6 +359,8 @@ def _finetune(
     settings = {**bench.input, "resize": resize, **options.descent}
     if chosen is not None:
         settings.setdefault("rates", (5e-4, 5e-5, 5e-3))
+    elif name == "finetune" and len(train) <= FEW_IMAGES:
+        settings.setdefault("rates", (5e-4,))
     if data == bench.data:
         settings |= {"crop_least": run.config.views.crop_least, "flip": run.config.views.flip}
     config = FinetuneConfig(**settings, validation=options.validation, workers=options.workers)
