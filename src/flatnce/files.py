@@ -61,6 +61,10 @@ def replace_text(path: Path, text: str) -> None:
         with temporary.open("x", encoding="utf-8") as file:
             file.write(text)
         os.replace(temporary, path)
+    except OSError as error:
+        if error.filename is None:  # a full disk, for example, does not say for which file
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 
