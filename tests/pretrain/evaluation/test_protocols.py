@@ -179,7 +179,7 @@ def test_what_cannot_be_evaluated_is_named(monkeypatch):
     for names, words in (
         (["lineer"], "did you mean 'linear'"),
         (["knn", "zzz"], "protocol='zzz' is unknown; choose one of knn"),
-        ([], "protocol is empty"),
+        ([], "name one or more of knn"),
         (["knn"], "take voc2007-top1"),
         (["semi"], "take voc2007-top1"),
     ):
