@@ -25,13 +25,17 @@ def examine_installation() -> Diagnosis:
     torch, broken = _torch()
     lost = torch is not None and torch.version.cuda and not torch.cuda.is_available()
     unknown: tuple[str, ...] = ()
-    found = [*_lightning(), *broken, *_companions()]
+    found = [*broken, *_companions()]
+    if (lightning := installed_version("lightning")) in ("2.6.2", "2.6.3"):
+        found.insert(0, _finding("lightning {installed} is malicious", installed=lightning))
     if lost and _has_card():
         found.append(_finding("no GPU for this torch", cuda=torch.version.cuda))
     elif lost:  # a note, not a finding
         unknown = (not_known("card", cuda=torch.version.cuda),)
     elif torch is not None and torch.cuda.is_available():
-        found += [*_architecture(torch), *_triton()]
+        found += _architecture(torch)
+        if not any(map(installed_version, ("triton", "pytorch-triton", "triton-windows"))):
+            found.append(_finding("Triton is missing"))
     dcl = "lightly's DCLLoss is another loss"
     found += [*_too_old("tensorboard", "2.21"), *_too_old("lightly", "1.5.21", dcl), *_compiler()]
     return Diagnosis("installation", tuple(found), environment(), unknown)
@@ -45,12 +49,6 @@ def _release(version: str) -> tuple[int, ...]:
 
 def _finding(kind: str, **values: Any) -> Finding:
     return finding(kind, within="installation", **values)
-
-
-def _lightning() -> Iterator[Finding]:
-    installed = installed_version("lightning")
-    if installed in ("2.6.2", "2.6.3"):
-        yield _finding("lightning {installed} is malicious", installed=installed)
 
 
 def _torch() -> tuple[Any, list[Finding]]:
@@ -113,11 +111,6 @@ def _architecture(torch: Any) -> Iterator[Finding]:
             return
     said = {"installed": torch.__version__, "names": ", ".join(names) or "none"}
     yield _finding("torch has no code for this GPU", major=major, minor=minor, **said)
-
-
-def _triton() -> Iterator[Finding]:
-    if not any(installed_version(name) for name in ("triton", "pytorch-triton", "triton-windows")):
-        yield _finding("Triton is missing")
 
 
 def _compiler() -> Iterator[Finding]:

@@ -5,7 +5,7 @@ verdicts that only follow from another one.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flatnce.core.diagnostics.verdict import NEEDED, negatives_of, verdicts_on
@@ -63,7 +63,7 @@ def findings_on(
         return [Finding(one.kind, f"{one.evidence} at the end", one.remedies, one.since)]
     kinds = {verdict.kind for verdict in verdicts}
     hidden = _consequences(kinds, last, idle)
-    few = list(_too_few_negatives(last))
+    few = 0 < negatives_of(last) < FEW_NEGATIVES
     if few and last["ess"] >= LOW_ESS:
         hidden.add("peaked")
     found = [
@@ -71,9 +71,21 @@ def findings_on(
         for one in verdicts
         if one.kind not in hidden
     ]
-    found += [*few, *_temperature_out_of_range(last)]
+    if few:
+        count, ceiling = negatives_of(last), last["mi_ceiling"]
+        found.append(
+            finding("too few negatives", count=count, ceiling=ceiling, least=FEW_NEGATIVES)
+        )
+    temperature = last.get("temperature", HIGHEST_TEMPERATURE)
+    # A value stored in float32 may differ by a rounding from the one that was asked for.
+    if not 0.999 * LOWEST_TEMPERATURE <= temperature <= 1.001 * HIGHEST_TEMPERATURE:
+        ends: dict[str, Any] = {"lowest": LOWEST_TEMPERATURE, "highest": HIGHEST_TEMPERATURE}
+        which = "low" if temperature < LOWEST_TEMPERATURE else "high"
+        found.append(finding(f"temperature too {which}", temperature=temperature, **ends))
     if available is not None and "collapsed" not in kinds:
-        found += _dimensional_collapse(last, available)
+        rank = last.get("effective_rank", math.inf)
+        if rank < min(DIMENSIONAL_SHARE * available, MOST_DIRECTIONS):
+            found.append(finding("dimensional collapse", rank=rank, available=available))
     return list(in_order(found))
 
 
@@ -86,25 +98,3 @@ def _consequences(kinds: set[str], last: Numbers, idle: bool | None) -> set[str]
     if "uniform" in kinds and crowded and learns_nothing:
         return {"uniform"}
     return {"not learning"} if {"peaked", "uniform"} & kinds and not idle else set()
-
-
-def _temperature_out_of_range(numbers: Numbers) -> Iterator[Finding]:
-    temperature = numbers.get("temperature", HIGHEST_TEMPERATURE)
-    # A value stored in float32 may differ by a rounding from the one that was asked for.
-    if not 0.999 * LOWEST_TEMPERATURE <= temperature <= 1.001 * HIGHEST_TEMPERATURE:
-        ends: dict[str, Any] = {"lowest": LOWEST_TEMPERATURE, "highest": HIGHEST_TEMPERATURE}
-        which = "low" if temperature < LOWEST_TEMPERATURE else "high"
-        yield finding(f"temperature too {which}", temperature=temperature, **ends)
-
-
-def _too_few_negatives(numbers: Numbers) -> Iterator[Finding]:
-    count = negatives_of(numbers)
-    if 0 < count < FEW_NEGATIVES:
-        ceiling = numbers["mi_ceiling"]
-        yield finding("too few negatives", count=count, ceiling=ceiling, least=FEW_NEGATIVES)
-
-
-def _dimensional_collapse(numbers: Numbers, available: int) -> Iterator[Finding]:
-    rank = numbers.get("effective_rank", math.inf)
-    if rank < min(DIMENSIONAL_SHARE * available, MOST_DIRECTIONS):
-        yield finding("dimensional collapse", rank=rank, available=available)

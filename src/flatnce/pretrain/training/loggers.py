@@ -1,8 +1,8 @@
 """Loggers beside ``metrics.jsonl``: TensorBoard's files, and Weights & Biases."""
 
 import secrets
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from functools import wraps
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -14,61 +14,69 @@ from flatnce.pretrain.training.state import Training
 __all__ = ["check_loggers", "loggers_of"]
 
 
+def _noted(work: Callable[..., None]) -> Callable[..., None]:
+    """The method of a logger that fails with a note and is not tried again; training continues."""
+
+    @wraps(work)
+    def attempt(logger: "TensorBoard | WeightsAndBiases", *given: Any, **named: Any) -> None:
+        if logger.works:
+            try:
+                work(logger, *given, **named)
+            except Exception as error:
+                said = " ".join(str(error).split()) or type(error).__name__
+                logger.training.notes.append(logger.FAILURE.format(said))
+                logger.works = False
+
+    return attempt
+
+
 class TensorBoard:
     """Writes the numbers of each line to the folder ``tensorboard`` of a run."""
+
+    FAILURE = "TensorBoard's files end here ({}); the training continues"
 
     def __init__(self, training: Training) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
+        self.training, self.works = training, True
         self.place = training.directory / "tensorboard"
-        self.notes, self.fails = training.notes, False
         self.writer = SummaryWriter(str(self.place), purge_step=training.step + 1)
 
+    @_noted
     def line(self, kind: str, numbers: Mapping[str, Any]) -> None:
         """Write one line."""
-        if self.fails:
-            return
-        with self._failure_noted():
-            self.place.stat()  # raises here where its thread would raise
-            for name, value in numbers.items():
-                if isinstance(value, int | float) and name not in ("step", "steps"):
-                    self.writer.add_scalar(f"{kind}/{name}", value, numbers["step"])
-            self.writer.flush()
+        self.place.stat()  # raises here where its thread would raise
+        for name, value in numbers.items():
+            if isinstance(value, int | float) and name not in ("step", "steps"):
+                self.writer.add_scalar(f"{kind}/{name}", value, numbers["step"])
+        self.writer.flush()
 
+    @_noted
     def close(self, failed: bool) -> None:
         """Close the files."""
-        if not self.fails:
-            with self._failure_noted():
-                self.writer.close()
-
-    @contextmanager
-    def _failure_noted(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:  # its folder was removed, or the disk is full
-            self.fails = True
-            self.notes.append(f"TensorBoard's files end here ({error}); the training continues")
+        self.writer.close()
 
 
 class WeightsAndBiases:
     """Sends the numbers of each line to a project of W&B; text becomes part of its summary.
 
-    A resumed run continues the same run there. Where W&B fails, a note says so and the training
-    continues without it.
+    A resumed run continues the same run there.
     """
 
-    def __init__(self, training: Training) -> None:
-        self.training, self.run = training, None
-        with self._failure_noted():
-            self.run = self._start()
+    FAILURE = "W&B failed ({}); training continues without it"
 
-    def _start(self) -> Any:
+    def __init__(self, training: Training) -> None:
+        self.training, self.works = training, True
+        self._start()
+
+    @_noted
+    def _start(self) -> None:
         wandb, place = import_module("wandb"), self.training.directory / "wandb"
         place.mkdir(exist_ok=True)
         mark = place / "flatnce-run-id.txt"
         if not mark.is_file():
             mark.write_text(secrets.token_hex(4), encoding="utf-8")
-        run = wandb.init(
+        self.run = wandb.init(
             project=self.training.config.watch.wandb,
             name=self.training.directory.resolve().name,
             id=mark.read_text(encoding="utf-8"),
@@ -79,34 +87,21 @@ class WeightsAndBiases:
             settings=wandb.Settings(console="off", finish_timeout=120),
         )
         # Steps come again after a resume from an earlier checkpoint, which W&B's own refuse.
-        run.define_metric("*", step_metric="step")
-        return run
+        self.run.define_metric("*", step_metric="step")
 
+    @_noted
     def line(self, kind: str, numbers: Mapping[str, Any]) -> None:
         """Send one line."""
-        if self.run is None:
-            return
-        with self._failure_noted():
-            curves = {k: v for k, v in numbers.items() if isinstance(v, int | float)}
-            step = {"step": curves.pop("step", self.training.step)}
-            self.run.log({**{f"{kind}/{name}": value for name, value in curves.items()}, **step})
-            texts = {f"{kind}/{k}": v for k, v in numbers.items() if isinstance(v, str)}
-            self.run.summary.update(texts)
+        curves = {k: v for k, v in numbers.items() if isinstance(v, int | float)}
+        step = {"step": curves.pop("step", self.training.step)}
+        self.run.log({**{f"{kind}/{name}": value for name, value in curves.items()}, **step})
+        texts = {f"{kind}/{k}": v for k, v in numbers.items() if isinstance(v, str)}
+        self.run.summary.update(texts)
 
+    @_noted
     def close(self, failed: bool) -> None:
         """Finish the run there."""
-        if self.run is not None:
-            with self._failure_noted():
-                self.run.finish(exit_code=int(failed))
-
-    @contextmanager
-    def _failure_noted(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            self.run = None
-            said = " ".join(str(error).split()) or type(error).__name__
-            self.training.notes.append(f"W&B failed ({said}); training continues without it")
+        self.run.finish(exit_code=int(failed))
 
 
 def check_loggers(config: TrainConfig) -> None:
