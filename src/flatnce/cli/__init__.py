@@ -18,38 +18,13 @@ from flatnce import __version__
 from flatnce.cli.launch import has_failed, report_failure
 from flatnce.cli.options import as_typed, forget_options
 from flatnce.messages import did_you_mean
+from flatnce.toml_files import read_toml
 
 __all__ = ["main"]
 
-COMMANDS = {
-    "demo": "InfoNCE against FlatNCE where the truth is known, in about a minute",
-    "data": "fetch a data set, or adopt one that is already on disk",
-    "train": "pretrain an encoder on unlabelled images, monitor it, evaluate it",
-    "resume": "continue a run exactly where it stopped",
-    "runs": "list the runs, filter and sort them, show or delete one",
-    "sweep": "train a grid of runs side by side on one device",
-    "evaluate": "kNN, linear probe, fine-tuning, few labels, transfer",
-    "report": "one offline page about a run: verdict, curves, neighbours",
-    "compare": "contrast runs where other settings are equal, by seed",
-    "embed": "embed a folder of images by a trained encoder",
-    "export": "export the backbone to timm, torch or onnx",
-    "mi": "mutual information of two tables, with a 95 % lower bound",
-    "reproduce": "the paper's figures and tables, at three scales",
-    "doctor": "what is wrong with a run, embeddings or this installation",
-    "cost": "devices x hours x price: the paper's table and your own run",
-    "completion": "print a script that completes commands and options in a shell",
-}
-
-# The module of each command; most are part of pretraining.
-HOMES = {name: f"flatnce.pretrain.commands.{name}" for name in COMMANDS} | {
-    "demo": "flatnce.paper.demo_command",
-    "completion": "flatnce.cli.completion",
-    "mi": "flatnce.mi.command",
-    "reproduce": "flatnce.paper.reproduce.command",
-    "doctor": "flatnce.diagnose.command",
-    "cost": "flatnce.paper.cost",
-}
-
+ENTRIES = read_toml(__file__, "commands.toml")
+COMMANDS = {name: entry["what"] for name, entry in ENTRIES.items()}
+HOMES = {name: entry["module"] for name, entry in ENTRIES.items()}
 LISTED = "\n".join(f"  {name:<10}  {what}" for name, what in COMMANDS.items())
 OVERVIEW = f"""usage: flatnce COMMAND [OPTIONS]
 

@@ -11,6 +11,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from importlib import metadata, resources
 from importlib.util import find_spec
 from pathlib import Path, PurePath
@@ -287,7 +288,26 @@ class OnnxForm:
 
     def write(self, source: Source, folder: Path, normalise: bool) -> dict[str, Any]:
         """Write ``model.onnx``: any number of images of a fixed size to features."""
-        program = _exported(_Network(source, normalise).eval(), source)
+        try:
+            with warnings.catch_warnings():
+                # Warnings about the insides of torch and onnxscript.
+                warnings.simplefilter("ignore")
+                program = torch.onnx.export(
+                    _Network(source, normalise).eval(),
+                    # Two images: a batch of one would be taken for a constant.
+                    (source.sample(2),),
+                    input_names=["images"],
+                    output_names=["features"],
+                    dynamic_shapes={"images": {0: torch.export.Dim("batch")}},
+                    dynamo=True,
+                    verbose=False,
+                )
+        except Exception as error:  # the exporter has many kinds, which change between versions
+            raise ExportError(
+                f"torch {torch.__version__} cannot write {source.architecture} as ONNX "
+                f"({type(error).__name__}); export it with to='torch' or to='timm'"
+            ) from error
+        assert program is not None  # as always with dynamo
         size = sum(tensor.nbytes for tensor in source.backbone.state_dict().values())
         # A graph holds at most two gigabytes.
         program.save(str(folder / ONNX_MODEL), external_data=size > 1_500_000_000)
@@ -395,32 +415,11 @@ class _Network(nn.Module):
         return self.backbone(images)
 
 
-def _exported(network: nn.Module, source: Source) -> Any:
-    try:
-        with warnings.catch_warnings():
-            # Warnings about the insides of torch and onnxscript.
-            warnings.simplefilter("ignore")
-            return torch.onnx.export(
-                network,
-                # Two images: a batch of one would be taken for a constant.
-                (source.sample(2),),
-                input_names=["images"],
-                output_names=["features"],
-                dynamic_shapes={"images": {0: torch.export.Dim("batch")}},
-                dynamo=True,
-                verbose=False,
-            )
-    except Exception as error:  # the exporter has many kinds, which change between versions
-        raise ExportError(
-            f"torch {torch.__version__} cannot write {source.architecture} as ONNX "
-            f"({type(error).__name__}); export it with to='torch' or to='timm'"
-        ) from error
-
-
 def card(source: Source, form: str, folder: str, *, normalised_inside: bool, check: str) -> str:
     """The text of the card."""
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"plain": _plain, "quoted": _quoted}
+    # Quoted as in Python, JSON and YAML.
+    environment.filters |= {"plain": _plain, "quoted": partial(json.dumps, ensure_ascii=False)}
     template = resources.files("flatnce.pretrain.exporting").joinpath("templates", "card.md")
     results = (source.run.results if source.run else None) or {}
     every = [one for one in results.get("evaluations", ()) if isinstance(one, dict)]
@@ -474,11 +473,6 @@ def evaluation_row(result: Mapping[str, Any]) -> list[str]:
 def _plain(text: str) -> str:
     """Text without the marks of a table cell, a heading or code."""
     return " ".join(str(text).replace("|", "/").replace("`", "'").split())
-
-
-def _quoted(text: str) -> str:
-    """The text as a string of Python, JSON and YAML."""
-    return json.dumps(text, ensure_ascii=False)
 
 
 def export(
@@ -572,12 +566,10 @@ def _config(source: Source, to: str, normalise: bool, written: dict[str, Any]) -
 @torch.no_grad()
 def _check(source: Source, to: str, folder: Path, normalise: bool) -> dict[str, float] | None:
     """Compare features when loaded back; an error if they differ by too much."""
-    images = source.sample()
-    expected = source.backbone(images)
+    images, network = source.sample(), _Network(source, normalise)
     if normalise:  # the graph takes images that are not normalised
-        mean, std = (torch.tensor(n).view(1, -1, 1, 1) for n in (source.mean, source.std))
-        images = images * std + mean
-        expected = source.backbone((images - mean) / std)
+        images = images * network.std + network.mean
+    expected = network(images)
     if not expected.isfinite().all():
         raise ExportError(
             f"the {source.architecture} of step {source.step} gives features that are not finite: "
