@@ -183,10 +183,10 @@ def _moments(contrast: Contrast | Tensor) -> tuple[Tensor, Tensor, Tensor]:
     if isinstance(contrast, Tensor):
         own = torch.stack([contrast, contrast, contrast, contrast + tiny])
     else:
-        *rows, level = Rows.of(contrast).moments()
-        rows.append((contrast.count >= 2).to(contrast.count.dtype))
-        first, second, share = (contrast.reduce(each) for each in rows)
-        own = torch.stack([first, second, level, share])
+        first, second, level = Rows.of(contrast).moments()
+        has_two = (contrast.count >= 2).to(contrast.count.dtype)
+        means = [contrast.reduce(each) for each in (first, second, has_two)]
+        own = torch.stack([means[0], means[1], level, means[2]])
     if not distributed.is_active():
         return own[0], own[1], own[3] > 0
     first, second, level, share = distributed.gather(own[None]).unbind(dim=1)
