@@ -128,7 +128,7 @@ def test_the_exact_solve_needs_no_host_read():
     pairs = F.two_view(*batch())
     with host_reads_forbidden():
         temperature = F.temperature_for_ess(pairs, 0.3)
-    ess = F.effective_sample_size(F.contrast_of(pairs, temperature))
+    ess = F.population_ess(F.contrast_of(pairs, temperature))
     torch.testing.assert_close(ess, torch.tensor(0.3, device="cuda"), rtol=1e-4, atol=0)
 
 
