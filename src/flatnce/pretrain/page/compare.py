@@ -1,7 +1,7 @@
 """The page of several training runs: contrasts, seeds pooled, curves overlaid."""
 
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
@@ -13,6 +13,8 @@ from flatnce.pretrain.page import TEXT
 from flatnce.pretrain.page.contrasts import (
     Contrast,
     Measure,
+    Paired,
+    Values,
     contrasts_of,
     differing_settings,
     main_measure,
@@ -20,6 +22,7 @@ from flatnce.pretrain.page.contrasts import (
     numbers_of,
     read_runs,
     setting_label,
+    setting_text,
     settings_text,
 )
 from flatnce.pretrain.page.run import CHARTS, Curves, finished, flat, thinned
@@ -40,19 +43,19 @@ class Group:
     """Runs that agree in the compared settings."""
 
     name: str
-    runs: Mapping[Hashable, Run]  # by seed and the settings that do not define the groups
+    runs: Sequence[Run]
     series: int
     label: str  # the name in a chart; a letter if names are long
     short: str  # then: how the group differs from the first
 
     @property
-    def done(self) -> dict[Hashable, Run]:
+    def done(self) -> list[Run]:
         """The finished runs."""
-        return {key: run for key, run in self.runs.items() if finished(run)}
+        return [run for run in self.runs if finished(run)]
 
     def values(self, measure: Measure) -> list[float]:
         """The numbers of the finished runs."""
-        every = [numbers_of(run) for run in self.done.values()]
+        every = map(numbers_of, self.done)
         return [numbers[measure] for numbers in every if measure in numbers]
 
 
@@ -64,15 +67,12 @@ def group_runs(runs: Sequence[Run], by: Sequence[str] = ()) -> tuple[list[Group]
     differing = differing_settings(runs, by)
     tried = [list(by)] if by else [differing, *([name] for name in differing)]
     for names in tried:
-        members: dict[tuple[str, ...], dict[Hashable, Run]] = {}
+        members: dict[Values, list[Run]] = {}
         for run in runs:
-            mine = flat(run.config)
-            others = repr({k: v for k, v in mine.items() if k in differing and k not in names})
-            group = members.setdefault(tuple(str(mine.get(name)) for name in names), {})
-            group[(mine.get("seed"), others)] = run
+            settings = flat(run.config)
+            members.setdefault(tuple(settings.get(name) for name in names), []).append(run)
         if len(members) <= MOST_GROUPS:
-            ordered = sorted(members.items(), key=lambda one: "infonce" not in one[0])
-            return _named(names, [group for _, group in ordered]), names
+            return _named(names, members), names
     if by:
         raise ValueError(
             f"by={' '.join(by)} makes {len(members)} groups, and a chart can tell {MOST_GROUPS} "
@@ -81,23 +81,22 @@ def group_runs(runs: Sequence[Run], by: Sequence[str] = ()) -> tuple[list[Group]
     return [], []
 
 
-def _named(names: Sequence[str], ordered: Sequence[dict[Hashable, Run]]) -> list[Group]:
-    """Groups with their names; long names get a letter, which charts use."""
-    texts = []
-    for runs in ordered:
-        mine = flat(next(iter(runs.values())).config)
-        texts.append([settings_text({name: mine.get(name)}) for name in names] or ["all runs"])
-    whole = [", ".join(words) for words in texts]
-    if max(map(len, whole)) <= LONGEST_LABEL:
-        return [Group(name, ordered[i], i, name, name) for i, name in enumerate(whole)]
-    groups = []
-    for number, (name, words) in enumerate(zip(whole, texts, strict=True)):
-        letter = chr(ord("A") + number)
-        own = [mine for mine, theirs in zip(words, texts[0], strict=True) if mine != theirs]
-        # The difference is shorter than the name only if some settings agree.
-        shared = 0 < len(own) < len(words)
-        short = f"{letter}: as A but {', '.join(own)}" if shared else f"{letter}: {name}"
-        groups.append(Group(f"{letter}: {name}", ordered[number], number, letter, short))
+def _named(names: Sequence[str], members: Mapping[Values, Sequence[Run]]) -> list[Group]:
+    """Groups with their names, InfoNCE first; long names get a letter, which charts use."""
+    groups: list[Group] = []
+    ordered = sorted(members, key=lambda values: "infonce" not in values)
+    texts = [list(map(setting_text, names, values)) or ["all runs"] for values in ordered]
+    is_long = any(len(", ".join(words)) > LONGEST_LABEL for words in texts)
+    for number, (values, words) in enumerate(zip(ordered, texts, strict=True)):
+        name = label = short = ", ".join(words)
+        if is_long:
+            label = chr(ord("A") + number)
+            name = short = f"{label}: {name}"
+            own = [mine for mine, theirs in zip(words, texts[0], strict=True) if mine != theirs]
+            # The difference is shorter than the name only if some settings agree.
+            if 0 < len(own) < len(words):
+                short = f"{label}: as A but {', '.join(own)}"
+        groups.append(Group(name, members[values], number, label, short))
     return groups
 
 
@@ -222,14 +221,8 @@ def _forests(contrasts: Sequence[Contrast]) -> list[Figure]:
         series = []
         for number, name in enumerate(dict.fromkeys(settings_text(one.group) for one in mine)):
             by_place = {one.place: one.paired for one in mine if settings_text(one.group) == name}
-            drawn = [by_place.get(place) for place in places]
-            spread = [
-                None
-                if one is None or one.interval is None or one.mean is None
-                else one.interval[1] - one.mean
-                for one in drawn
-            ]
-            means = [None if one is None else one.mean for one in drawn]
+            drawn = [by_place.get(place, Paired(0)) for place in places]
+            means, spread = [one.mean for one in drawn], [one.half for one in drawn]
             series.append(Line(name, [0.0] * len(places), means, spread, number))
         factor, _, suffix = UNITS[measure.unit]
         unit = "points" if measure.unit == "share" else suffix.strip()
@@ -245,7 +238,7 @@ def _forests(contrasts: Sequence[Contrast]) -> list[Figure]:
 
 
 def _seeds(group: Group) -> int:
-    return len({flat(run.config).get("seed") for run in group.runs.values()})
+    return len({flat(run.config).get("seed") for run in group.runs})
 
 
 def _pooled(groups: Sequence[Group], measures: Sequence[Measure]) -> Table:
@@ -313,7 +306,7 @@ def _overlay(curves: Curves, key: str, drawn: Sequence[tuple[Group, Curve]]) -> 
         band = spreads if count > 1 else None
         lines.append(Line(group.label, epochs, means, band, group.series))
         ends.append(f"{group.label} ends at {curves.factor * means[-1]:.3g}.")
-        measured = curves.measured(next(iter(group.runs.values())).metrics)
+        measured = curves.measured(group.runs[0].metrics)
         ceilings |= {one.label: one for one in curves.ceilings(measured)} if measured else {}
         for epoch, mean, spread in zip(epochs, means, spreads, strict=True):
             sd = f"{curves.factor * spread:.2g}" if count > 1 else "–"
@@ -338,7 +331,7 @@ def _overlay(curves: Curves, key: str, drawn: Sequence[tuple[Group, Curve]]) -> 
 def _curve(curves: Curves, key: str, group: Group) -> Curve | None:
     """Epochs, means and spreads over the epochs that all runs of a group have reached."""
     # An unfinished run would cut the curves of the finished ones short.
-    runs = list((group.done or group.runs).values())
+    runs = group.done or group.runs
     series = [points for run in runs if (points := curves.measured(run.metrics))]
     if not series:
         return None

@@ -1,6 +1,5 @@
 """Differences between training runs: within equal other settings, paired by seed."""
 
-import itertools
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +24,9 @@ NOT_COMPARED = (
 )
 MOST_SEEDS = 1000
 LEAST_PAIRS = 3  # for an interval: with two it is about 13 standard errors wide
+
+
+Values = tuple[Any, ...]  # of some settings
 
 
 class Measure(NamedTuple):
@@ -110,12 +112,15 @@ def differing_settings(runs: Sequence[Run], by: Sequence[str] = ()) -> list[str]
 
 def settings_text(settings: Mapping[str, Any]) -> str:
     """Settings in words: FlatNCE, batch size 32."""
-    words = []
-    for name, value in settings.items():
-        label = setting_label(name)
-        plain = f"no {label}" if value is None else f"{label} {value}"
-        words.append(OBJECTIVES.get(value, str(value)) if name == "objective" else plain)
-    return ", ".join(words)
+    return ", ".join(map(setting_text, settings, settings.values()))
+
+
+def setting_text(name: str, value: Any) -> str:
+    """A setting and its value in words."""
+    if name == "objective":
+        return OBJECTIVES.get(value, str(value))
+    label = setting_label(name)
+    return f"no {label}" if value is None else f"{label} {value}"
 
 
 def setting_label(name: str) -> str:
@@ -133,6 +138,11 @@ class Paired:
     interval: tuple[float, float] | None = None
     # To settle a difference as large as it looks; None if it is settled, or cannot be told.
     seeds_needed: int | None = None
+
+    @property
+    def half(self) -> float | None:
+        """Half the width of the interval."""
+        return None if self.interval is None else (self.interval[1] - self.interval[0]) / 2
 
     @property
     def settled(self) -> bool:
@@ -204,7 +214,7 @@ class Contrast:
     against: Mapping[str, Any]  # and the value it is compared with
     within: Mapping[str, Any]  # the values of the other settings that differ; empty if pooled
     pooled_over: tuple[str, ...]
-    means: tuple[float, float]  # of group and against, over the pairs
+    means: tuple[float, ...]  # of group and against, over the pairs
     paired: Paired
 
     @property
@@ -245,10 +255,10 @@ def contrasts_of(
         check_choice("against", against, dict.fromkeys(values))
     done = [run for run in runs if finished(run)]
     for tried in (factors, [tuple(names)]):
-        each = [list(_of_factor(done, factor, names, against, pool)) for factor in tried]
-        if by or any(each):
+        found = [one for factor in tried for one in _of_factor(done, factor, names, against, pool)]
+        if by or found:
             break
-    return [contrast for found in each for contrast in found]
+    return found
 
 
 def _of_factor(
@@ -260,57 +270,44 @@ def _of_factor(
 ) -> Iterator[Contrast]:
     """The contrasts of some settings together; runs without a partner are left out."""
     others = tuple(name for name in names if name not in factor)
-    levels: dict[str, dict[str, Any]] = {}
-    places: dict[str, dict[str, Any]] = {}
-    members: dict[tuple[str, str], dict[Hashable, dict[Measure, float]]] = {}
+    # By measure and place, by level, by pair.
+    table: dict[tuple[Measure, Values], dict[Values, dict[Hashable, float]]] = {}
     for run in runs:
         settings = flat(run.config)
-        mine = {name: settings.get(name) for name in factor}
-        rest = {name: settings.get(name) for name in others}
-        keys = repr(mine), "" if pool else repr(rest)
-        levels[keys[0]], places[keys[1]] = mine, rest
-        members.setdefault(keys, {})[(settings.get("seed"), repr(rest))] = numbers_of(run)
-    for measure, place in itertools.product(measures_of(runs), _in_order(places)):
-        here: dict[str, dict[Hashable, float]] = {}
-        for level in _in_order(levels):
-            every = members.get((level, place), {}).items()
-            if values := {key: one[measure] for key, one in every if measure in one}:
-                here[level] = values
-        first = _reference({level: levels[level] for level in here}, here, against)
-        for level, values in here.items():
-            shared = values.keys() & here[first].keys() or {None}
-            if level == first or (pool and None in shared):
+        level, rest = (tuple(settings.get(one) for one in part) for part in (factor, others))
+        for measure, value in numbers_of(run).items():
+            levels = table.setdefault((measure, () if pool else rest), {})
+            levels.setdefault(level, {})[settings.get("seed"), rest] = value
+    order = measures_of(runs)
+    for measure, place in sorted(table, key=lambda key: (order.index(key[0]), _size(key[1]))):
+        levels = dict(sorted(table[measure, place].items(), key=lambda one: _size(one[0])))
+        first = _reference(levels, against)
+        base = levels.pop(first)
+        for level, values in levels.items():
+            shared = values.keys() & base.keys()
+            if pool and not shared:
                 continue
-            means = [fmean(v.get(k, math.nan) for k in shared) for v in (values, here[first])]
+            sides = [[side[key] for key in shared] or [math.nan] for side in (values, base)]
             yield Contrast(
                 measure,
-                levels[level],
-                levels[first],
-                {} if pool else places[place],
+                dict(zip(factor, level, strict=True)),
+                dict(zip(factor, first, strict=True)),
+                {} if pool else dict(zip(others, place, strict=True)),
                 others if pool else (),
-                (means[0], means[1]),
-                paired(values, here[first]),
+                tuple(map(fmean, sides)),
+                paired(values, base),
             )
 
 
-def _reference(
-    levels: Mapping[str, Mapping[str, Any]],
-    values: Mapping[str, Mapping[Hashable, float]],
-    against: str | None,
-) -> str:
+def _reference(levels: Mapping[Values, Mapping[Hashable, float]], against: str | None) -> Values:
     """What others are compared with: what was asked, InfoNCE, or the first that most runs have."""
     for wanted in (against, "infonce"):
-        for key, level in levels.items():
-            if wanted is not None and str(next(iter(level.values()), None)) == wanted:
-                return key
-    return max(levels, key=lambda key: len(values[key]), default="")
+        for level in levels:
+            if level and str(level[0]) == wanted:
+                return level
+    return max(levels, key=lambda level: len(levels[level]))
 
 
-def _in_order(levels: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Numbers by size; others as they come."""
-
-    def size(key: str) -> tuple[float, ...]:
-        values = levels[key].values()
-        return tuple(float(v) if isinstance(v, int | float) else -math.inf for v in values)
-
-    return sorted(levels, key=size)
+def _size(values: Values) -> tuple[float, ...]:
+    """A key that puts numbers in order and leaves other values as they come."""
+    return tuple(float(one) if isinstance(one, int | float) else -math.inf for one in values)
