@@ -74,26 +74,21 @@ class Embedder:
             progress: Count the images on standard error.
         """
         check_at_least("batch_size", batch_size, 1)
-        sources, parts = _sources(images), []
+        items, parts = _items(images), []
         with ThreadPoolExecutor(available_cores()) as pool, torch.no_grad():
-            for start in range(0, len(sources), batch_size):
-                some = sources[start : start + batch_size]
-                if not isinstance(some, Tensor):
-                    some = list(pool.map(self._pixels, some))
-                    if len({one.shape for one in some}) == 1:
-                        some = torch.stack(some)
-                made = self.network(self._prepared(some)).to("cpu", torch.float32)
+            for start in range(0, len(items), batch_size):
+                some = list(pool.map(self._pixels, items[start : start + batch_size]))
+                alike = len({one.shape for one in some}) == 1
+                batches = [torch.stack(some)] if alike else [one[None] for one in some]
+                batches = [to_channels(one.to(self.device), self.channels) for one in batches]
+                prepared = torch.cat(list(map(self.prepare, batches)))
+                made = self.network(prepared).to("cpu", torch.float32)
                 parts.append(nn.functional.normalize(made) if normalize else made)
                 if progress:
-                    done, n = min(start + batch_size, len(sources)), len(sources)
+                    done, n = start + len(some), len(items)
                     end = "\n" if done == n else ""
                     print(f"\rembedded {done:,} of {n:,} images", end=end, file=sys.stderr)
         return torch.cat(parts)
-
-    def _prepared(self, images: Tensor | Sequence[Tensor]) -> Float[Tensor, "n c size size"]:
-        if isinstance(images, Tensor):
-            return self.prepare(to_channels(images.to(self.device), self.channels))
-        return torch.cat([self._prepared(image[None]) for image in images])
 
     def _pixels(self, source: Any) -> UInt8[Tensor, "c h w"]:
         """One image of a list."""
@@ -157,18 +152,19 @@ def _exported_folder(path: Path) -> Path | None:
     return None
 
 
-def _sources(images: Any) -> Sequence[Any] | Tensor:
-    """The images to embed: a list, or a batch of bytes (n, c, h, w)."""
+def _items(images: Any) -> Sequence[Any]:
+    """The images to embed, one by one."""
+    found = images
     if isinstance(images, str | Path):
         path = Path(images).expanduser()
-        found: Any = image_files(path) if path.is_dir() else [path]
+        found = image_files(path) if path.is_dir() else [path]
     elif isinstance(images, np.ndarray | Tensor):
-        found = _array_images(images)
-    else:
-        found = [images] if hasattr(images, "convert") else images
-    if not isinstance(found, Tensor | list | tuple):
+        found = list(_array_images(images))
+    elif hasattr(images, "convert"):  # an image of Pillow
+        found = [images]
+    if not isinstance(found, list | tuple):
         raise ValueError(f"images is a {type(images).__name__}; pass {KINDS}")
-    if not len(found):
+    if not found:
         raise ValueError(f"images={images!r} holds no image; pass {KINDS}")
     return found
 

@@ -18,6 +18,7 @@ from flatnce.pretrain.commands import Switch
 from flatnce.pretrain.runs.folder import (
     delete,
     find_run,
+    is_several,
     named_runs,
     run_name,
     run_names,
@@ -29,7 +30,6 @@ from flatnce.pretrain.runs.log import read_run, score_cells
 from flatnce.report.text import duration_text
 
 Words = tuple[str, ...]
-PATTERN = set("*?[")
 # Left out first where a terminal is narrow.
 DISPENSABLE = ("age", "verdict", "data", "batch", "objective")
 
@@ -57,21 +57,19 @@ def run(arguments: list[str]) -> int:
     options = parse_options(RunsOptions, "runs", arguments)
     if options.delete:
         return _delete(options)
-    names, folder = list[str](), runs_folder()
-    for name in options.names:
-        sweep = sweep_named(name)
-        if sweep is None and not set(name) & PATTERN:
-            place = find_run(name)
-            if len(options.names) == 1:
-                return _show(place, options.json)
-            name = run_name(place)
-        names.append(name if sweep is None else run_name(sweep))
-    rows = [summary_of(folder / name, name) for name in run_names(folder)]
-    rows = ordered(chosen(rows, names, options.where), options.sort, options.reverse)
+    folder = runs_folder()
+    if len(options.names) == 1 and not is_several(options.names[0]):
+        return _show(find_run(options.names[0]), options.json)
+    if options.names:
+        places = {run_name(place): place for place in named_runs(options.names)}
+    else:
+        places = {name: folder / name for name in run_names(folder)}
+    rows = chosen([summary_of(place, name) for name, place in places.items()], options.where)
+    rows = ordered(rows, options.sort, options.reverse)
     if options.json:
         print_json({"folder": folder, "runs": rows})
     elif not rows:
-        asked = "no such run is" if names or options.where else "no run is"
+        asked = "no such run is" if options.where else "no run is"
         print(f"{asked} in {folder}/; start one: flatnce train digits --name first")
     else:
         _list(rows)

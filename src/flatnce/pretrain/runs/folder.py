@@ -21,6 +21,7 @@ __all__ = [
     "delete",
     "find_run",
     "find_sweep",
+    "is_several",
     "lock_beside",
     "named_runs",
     "run_lock",
@@ -100,15 +101,20 @@ def named_runs(names: Sequence[str]) -> list[Path]:
     """
     if not names:
         raise ValueError("RUN is missing: name at least one run")
-    found: dict[Path, None] = {}
+    found: list[Path] = []
     for name in names:
         sweep, matching = sweep_named(name), []
         if sweep is not None:
             matching = [sweep / one for one in run_names(sweep, 1)]
-        elif set(name) & set("*?["):
+        elif is_several(name):
             matching = [runs_folder() / one for one in run_names() if fnmatchcase(one, name)]
-        found |= dict.fromkeys(matching or [find_run(name)])
-    return list(found)
+        found += matching or [find_run(name)]
+    return list(dict.fromkeys(found))
+
+
+def is_several(name: str) -> bool:
+    """Whether a name stands for several runs: of a sweep, or that match a pattern."""
+    return bool(set(name) & set("*?[")) or sweep_named(name) is not None
 
 
 def sweep_named(name: str | Path) -> Path | None:

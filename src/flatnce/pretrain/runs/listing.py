@@ -4,14 +4,15 @@ Of a run that is done only ``config.json`` and ``results.json`` are read; of ano
 of ``metrics.jsonl``. torch is not imported, so that thousands of runs are listed in seconds.
 """
 
+import itertools
 import json
 import math
 import os
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from operator import ge, gt, le, lt
+from operator import eq, ge, gt, le, lt, ne
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ __all__ = ["Summary", "chosen", "ordered", "summary_of"]
 BLOCK = 32_768  # bytes that are read at a time from the end of the metrics
 KIND = re.compile(rb'"kind": "(\w+)"')
 CONDITION = re.compile(r"([^<>=!]+)(!=|<=|>=|=|<|>)(.*)")
-ORDER = {"<": lt, "<=": le, ">": gt, ">=": ge}
+SIGNS = {"=": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
 HEADINGS = {"batch": "batch_size", "kNN": "knn"}  # of the table, for what has another name
 
 Summary = dict[str, Any]
@@ -112,25 +113,24 @@ def _written(place: str, file: str) -> float:
     return os.stat(path if os.path.exists(path) else place).st_mtime
 
 
-def chosen(
-    runs: Sequence[Summary], patterns: Sequence[str] = (), conditions: Sequence[str] = ()
-) -> list[Summary]:
-    """The runs whose name matches one of the patterns, and that meet all conditions.
+def chosen(runs: Sequence[Summary], conditions: Sequence[str] = ()) -> list[Summary]:
+    """The runs that meet all conditions.
 
     Arguments:
         runs: Summaries.
-        patterns: As of a shell, ``flat*``; a sweep's name stands for its runs.
         conditions: NAME=VALUE, with a pattern as value, or another comparison (``!=``, ``<``,
             ``<=``, ``>``, ``>=``) of a setting, a column, a last number or a score.
     """
-    kept = [run for run in runs if not patterns or _is_named(run["name"], patterns)]
+    met = [True] * len(runs)
     for condition in conditions:
         parts = CONDITION.fullmatch(condition)
         if parts is None:
             raise ValueError(f"--where {condition} is not a condition, such as objective=flatnce")
-        values = _values("--where", parts[1], runs)
-        kept = [run for run in kept if _holds(values[run["name"]], parts[2], parts[3])]
-    return kept
+        values = _column("--where", parts[1], runs)
+        met = [
+            _holds(value, parts[2], parts[3]) and so for value, so in zip(values, met, strict=True)
+        ]
+    return list(itertools.compress(runs, met))
 
 
 def ordered(runs: Sequence[Summary], by: str | None, reverse: bool = False) -> list[Summary]:
@@ -138,44 +138,29 @@ def ordered(runs: Sequence[Summary], by: str | None, reverse: bool = False) -> l
 
     Runs without the number come last.
     """
-    age = {run["name"]: -run.get("age", math.inf) for run in runs}
-    values = _values("--sort", by, runs) if by else age
-    known = [run for run in runs if values[run["name"]] is not None]
-    as_text = any(isinstance(values[run["name"]], str) for run in known)
-
-    def key(run: Summary) -> Any:
-        value = values[run["name"]]
-        return str(value) if as_text else value
-
-    known.sort(key=key, reverse=as_text == reverse)
-    return known + [run for run in runs if values[run["name"]] is None]
+    age = [-run.get("age", math.inf) for run in runs]
+    values = _column("--sort", by, runs) if by else age
+    known = [one for one in zip(values, runs, strict=True) if one[0] is not None]
+    as_text = any(isinstance(value, str) for value, _ in known)
+    known.sort(key=lambda one: str(one[0]) if as_text else one[0], reverse=as_text == reverse)
+    without = [run for value, run in zip(values, runs, strict=True) if value is None]
+    return [run for _, run in known] + without
 
 
-def _is_named(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(name, one) or name.startswith(f"{one}/") for one in patterns)
-
-
-def _values(option: str, name: str, runs: Sequence[Summary]) -> dict[str, Any]:
+def _column(option: str, name: str, runs: Sequence[Summary]) -> list[Any]:
     """The value of a column, score, setting or last number of each run; None where it has none."""
     key = HEADINGS.get(name.strip(), name.strip().replace("-", "_"))
-    known: dict[str, None] = {}
-    found = {}
-    for run in runs:
-        whole: Mapping[str, Any] = {**run["last"], **run["settings"], **run["scores"], **run}
-        known |= dict.fromkeys(whole)
-        found[run["name"]] = whole.get(key, whole.get(name))
-    if runs and key not in known and name not in known:
+    rows = [{**run["last"], **run["settings"], **run["scores"], **run} for run in runs]
+    known = dict.fromkeys(one for row in rows for one in row)
+    if rows and key not in known and name not in known:
         names = [one for one in known if one not in ("settings", "scores", "last", "directory")]
         hint = did_you_mean(name, names, f"there are {', '.join(sorted(names))}")
         raise ValueError(f"{option} {name}: no run has it; {hint}")
-    return found
+    return [row.get(key, row.get(name)) for row in rows]
 
 
 def _holds(value: Any, sign: str, wanted: str) -> bool:
     try:
-        number, limit = float(value), float(wanted)
-    except (TypeError, ValueError):
-        if sign in ORDER:
-            return False
-        return fnmatchcase(str(value), wanted) == (sign == "=")
-    return ORDER[sign](number, limit) if sign in ORDER else (number == limit) == (sign == "=")
+        return SIGNS[sign](float(value), float(wanted))
+    except (TypeError, ValueError):  # not numbers
+        return sign in "!=" and fnmatchcase(str(value), wanted) == (sign == "=")

@@ -155,9 +155,8 @@ def add_evaluation(directory: str | Path, evaluation: Mapping[str, Any]) -> Path
 
 def _what(evaluation: Mapping[str, Any]) -> tuple[Any, ...]:
     """Step, data and protocol of an evaluation."""
-    protocol = evaluation.get("protocol")
-    named = protocol.get("name") if isinstance(protocol, Mapping) else protocol
-    return evaluation.get("step"), evaluation.get("data"), named, evaluation.get("name")
+    one = evaluation
+    return one.get("step"), one.get("data"), protocol_name(one), one.get("name")
 
 
 def read_run(path: str | Path, kind: str | None = None) -> Run:
