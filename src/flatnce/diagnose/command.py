@@ -38,11 +38,10 @@ class DoctorOptions:
     layout: Literal["two_view", "two_tower"] = "two_view"
     # The loss's name, for example InfoNCE; the remedies depend on it.
     objective: Annotated[str, tyro.conf.arg(metavar="NAME")] = ""
-    # For a run, read only the log: no data set, no checkpoint.
-    no_embeddings: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    no_embeddings: bool = False  # For a run, read only the log: no data set, no checkpoint.
     # For a run, where to embed some of its images.
     device: Annotated[str, tyro.conf.arg(metavar="DEVICE")] = "auto"
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # Print JSON and nothing else.
+    json: bool = False  # Print JSON and nothing else.
 
 
 def run(arguments: list[str]) -> int:

@@ -134,7 +134,11 @@ def examine_run(
     kept = ("knn", "pool_mi", "pool_ceiling", "pool_top1")
     numbers = {key: watched[-1][key] for key in kept if watched and key in watched[-1]}
     unknown: list[str] = []
-    findings = _failure(run_status(place))
+    findings: list[Finding] = []
+    if (status := run_status(place)).failure:
+        kind = "diverged" if status.diverged else "failed"
+        found = finding(kind, since=status.step, within="run", message=status.failure)
+        findings.append(replace(found, kind="failed"))
     if history:
         numbers = {**_finite(history[-1]), **numbers}
         seen = int(history[-1].get("steps", 1)) * config.run.batch_size
@@ -159,9 +163,8 @@ def examine_run(
             unknown += shown.unknown
     else:
         unknown.append(not_known("not_asked"))
-    found = in_order(findings)
     judged = bool(history) and has_evidence(history)
-    return Diagnosis(f"run {place}", found, numbers, tuple(unknown), judged)
+    return Diagnosis(f"run {place}", in_order(findings), numbers, tuple(unknown), judged)
 
 
 def _logged(lines: Sequence[Mapping[str, Any]]) -> list[Numbers]:
@@ -173,14 +176,6 @@ def _logged(lines: Sequence[Mapping[str, Any]]) -> list[Numbers]:
             kept = {key: one for key, one in line.items() if isinstance(one, int | float)}
             records.append({**kept, **lost})
     return judgeable(records)
-
-
-def _failure(status: Any) -> list[Finding]:
-    if not status.failure:
-        return []
-    kind = "diverged" if status.diverged else "failed"
-    found = finding(kind, since=status.step, within="run", message=status.failure)
-    return [replace(found, kind="failed")]
 
 
 def _embedded(

@@ -9,7 +9,7 @@ import tyro
 from flatnce.cli.console import console_of, print_json, text_table
 from flatnce.cli.options import parse_options
 from flatnce.messages import check_at_least
-from flatnce.pretrain.runs.log import Run, read_run
+from flatnce.pretrain.runs.log import read_run
 from flatnce.toml_files import read_toml
 
 __all__ = ["PAPER", "PRICE_NOTE", "PaperRow", "RunCost", "run_cost"]
@@ -33,8 +33,8 @@ class PaperRow:
 
     @property
     def cost(self) -> float:
-        """Devices x hours x price, in US dollars."""
-        return cost(self.devices, self.hours, self.price)
+        """Devices x hours x price, in US dollars: computing alone."""
+        return self.devices * self.hours * self.price
 
     @property
     def agrees(self) -> bool:
@@ -71,15 +71,8 @@ class RunCost:
 
     @property
     def cost(self) -> float | None:
-        """Devices x hours x price."""
-        return None if self.price is None else cost(self.devices, self.hours, self.price)
-
-
-def cost(devices: int, hours: float, price: float) -> float:
-    """Devices x hours x price: computing alone, without storage, network, tuning or evaluation."""
-    check_at_least("devices", devices, 1)
-    check_at_least("price", price, 0)
-    return devices * hours * price
+        """Devices x hours x price: computing alone, without storage, network or tuning."""
+        return None if self.price is None else self.device_hours * self.price
 
 
 def run_cost(
@@ -92,22 +85,18 @@ def run_cost(
     run = read_run(directory)
     if devices is None:
         devices = run.environment.get("processes") or 1
-    seconds = _seconds(run)
-    cost(devices, seconds / 3600, price or 0.0)  # refuses invalid numbers
-    finished = run.results is not None and "seconds" in run.results
-    device = run.environment.get("device")
-    return RunCost(run.directory.resolve().name, devices, device, seconds, finished, price)
-
-
-def _seconds(run: Run) -> float:
-    """Wall time from the results, or from the last measurement of an unfinished run."""
+    check_at_least("devices", devices, 1)
+    check_at_least("price", price or 0.0, 0)
+    # From the results, or from the last measurement of an unfinished run.
     known = [line.get("seconds") for line in (*run.metrics, run.results or {})]
-    numbers = [seconds for seconds in known if seconds is not None]
-    if not numbers:
+    seconds = [float(one) for one in known if one is not None]
+    if not seconds:
         raise ValueError(
             f"{run.directory} does not say how long it took; name a run that has begun"
         )
-    return float(numbers[-1])
+    finished = run.results is not None and "seconds" in run.results
+    device = run.environment.get("device")
+    return RunCost(run.directory.resolve().name, devices, device, seconds[-1], finished, price)
 
 
 # The command.
@@ -126,7 +115,7 @@ class CostOptions:
     price: Annotated[float | None, tyro.conf.arg(metavar="DOLLARS")] = None
     # How many computed at once; by default what the run recorded, else 1.
     devices: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # Print JSON and nothing else.
+    json: bool = False  # Print JSON and nothing else.
 
 
 def run(arguments: list[str]) -> int:

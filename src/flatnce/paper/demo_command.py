@@ -20,8 +20,7 @@ class DemoOptions:
 
     # What to run.
     config: Annotated[DemoConfig, tyro.conf.arg(name="")] = field(default_factory=DemoConfig)
-    # Print the results as JSON and nothing else.
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    json: bool = False  # Print the results as JSON and nothing else.
 
 
 def run(arguments: list[str]) -> int:

@@ -41,8 +41,8 @@ class ReproduceOptions:
     rate: Annotated[float | None, tyro.conf.arg(metavar="RATE")] = None
     # The epoch to measure at, for experiments that measure at one (fig-ess-target).
     epoch: Annotated[float | None, tyro.conf.arg(metavar="EPOCH")] = None
-    list: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # List the experiments.
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # Print JSON and nothing else.
+    list: bool = False  # List the experiments.
+    json: bool = False  # Print JSON and nothing else.
 
 
 def run(arguments: list[str]) -> int:

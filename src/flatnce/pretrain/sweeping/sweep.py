@@ -16,7 +16,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
 from math import ceil
@@ -196,21 +196,17 @@ def _state(name: str, config: TrainConfig, directory: Path) -> SweptRun:
     return SweptRun(name, directory, config, state, found.step, 0, found.failure, found.diverged)
 
 
+@dataclass
 class _Driver:
     """Gives each slot its turns until all runs have ended or were asked to stop."""
 
-    def __init__(
-        self,
-        configs: Mapping[str, TrainConfig],
-        place: Path,
-        names: Iterator[str],
-        slots: "list[RunSlot]",
-        interrupts: Interrupts,
-        report: SweepReport,
-    ) -> None:
-        self.configs, self.place, self.names, self.slots = configs, place, names, slots
-        self.interrupts, self.report = interrupts, report
-        self.ended: dict[str, SweptRun] = {}
+    configs: Mapping[str, TrainConfig]
+    place: Path
+    names: Iterator[str]
+    slots: "list[RunSlot]"
+    interrupts: Interrupts
+    report: SweepReport
+    ended: dict[str, SweptRun] = field(default_factory=dict)
 
     def drive(self) -> list[SweptRun]:
         # The million objects of torch are not searched for garbage again and again: that would
@@ -269,8 +265,7 @@ class _Driver:
     def _steps(self, name: str) -> Steps:
         """A run from its start, or from its newest checkpoint."""
         directory, config = self.place / name, self.configs[name]
-        options: dict[str, Any] = {"report": partial(self.report, name)}
-        options["interrupts"] = self.interrupts
+        options: Any = {"report": partial(self.report, name), "interrupts": self.interrupts}
         (directory / TRACE).unlink(missing_ok=True)
         if checkpoint.steps(directory / CHECKPOINTS):
             there, _ = saved.read_saved(directory)
