@@ -62,7 +62,8 @@ def replace_text(path: Path, text: str) -> None:
             file.write(text)
         os.replace(temporary, path)
     except OSError as error:
-        if error.filename is None:  # a full disk, for example, does not say for which file
+        # A full disk, for example, does not say for which file.
+        if error.errno and error.filename is None:
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
     finally:

@@ -176,21 +176,16 @@ class Regression:
             rows = part.to(torch.float64)
             with torch.enable_grad():
                 logits = torch.addmm(shifted, rows, raw).requires_grad_()
-                lost = self._share_of_loss(logits, labels)
+                if self._several:
+                    lost = _binary(logits, labels, "sum", self._share)
+                else:
+                    lost = cross_entropy(logits, labels, reduction="sum") / self._n
                 (error,) = torch.autograd.grad(lost, logits)
             loss = loss + lost.detach()
             slope += _correlated(rows, error)
             total += error.sum(dim=0)
         slope = (slope - self._mean[:, None] * total) / self._std[:, None]
         return loss, slope.add_(weight, alpha=regularisation), total
-
-    def _share_of_loss(
-        self, logits: Float64[Tensor, "b k"], labels: Tensor
-    ) -> Float64[Tensor, ""]:
-        """What some images add to the mean loss."""
-        if self._several:
-            return _binary(logits, labels, "sum", self._share)
-        return cross_entropy(logits, labels, reduction="sum") / self._n
 
     def _curvature(self, weight: Float64[Tensor, "d k"], bias: Float64[Tensor, " k"]) -> float:
         """The loss's mean curvature in a score, p(1 - p)."""

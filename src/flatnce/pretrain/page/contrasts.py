@@ -13,15 +13,13 @@ from flatnce.messages import check_choice
 from flatnce.pretrain.page import CATALOGUE
 from flatnce.pretrain.page.run import finished, flat
 from flatnce.pretrain.runs.log import Run, protocol_name, read_run
+from flatnce.pretrain.runs.records import UNRECORDED
 from flatnce.report.text import OBJECTIVES, UNITS, VARIABLES
 
 __all__ = ["measures_of"]
 
-# Settings that change what is kept, where or how often, and not what is learned.
-NOT_COMPARED = (
-    *("root", "workers", "device", "tensorboard", "keep"),
-    *("log_every", "watch_every", "checkpoint_every"),
-)
+# Settings that change where or how often something is done, and not what is learned.
+NOT_COMPARED = (*UNRECORDED, "keep", "log_every", "watch_every", "checkpoint_every")
 MOST_SEEDS = 1000
 LEAST_PAIRS = 3  # for an interval: with two it is about 13 standard errors wide
 
