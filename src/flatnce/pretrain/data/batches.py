@@ -235,9 +235,18 @@ class Batch(NamedTuple):
 class _Loader:
     stage: Stage = "images"
 
-    def __init__(self, image_set: Any, batch_size: int, seed: int, **options: Any) -> None:
+    def __init__(
+        self,
+        image_set: Any,
+        batch_size: int,
+        seed: int,
+        *,
+        samples: int | None = None,
+        **options: Any,
+    ) -> None:
         self.image_set = image_set
-        self.batching = Batching(len(image_set), batch_size, seed, **options)
+        count = len(image_set) if samples is None else samples
+        self.batching = Batching(count, batch_size, seed, **options)
 
     def __len__(self) -> int:
         return len(self.batching)
@@ -296,7 +305,7 @@ class Streaming(_Loader):
 
     def __init__(
         self,
-        image_set: FolderSet,
+        image_set: Any,
         batch_size: int,
         seed: int,
         *,
@@ -324,27 +333,31 @@ class Streaming(_Loader):
         """The batches of an epoch, from batch ``start`` on."""
         ours = list(self.batching.epoch(number, start))
         if self.on_device is not None:
-            source: Iterator[Any] = self.on_device.epoch(ours, number)
+            source = self.on_device.epoch(ours, number)
         else:
-            source = self._by_workers(ours, number)
+            numbers = [indices.tolist() for indices in ours]
+            source = self._made(_Decoder(self, number), batch_sampler=numbers)
         for indices, images in zip(ours, source, strict=True):
-            if isinstance(images, str):
-                raise UnreadableImage(images)
-            parts = (indices, images, self.image_set.labels[indices])
-            yield Batch(*(part.to(self.device, non_blocking=True) for part in parts))
+            yield self._placed(indices, images, self.image_set.labels[indices])
 
-    def _by_workers(self, batches: list[Tensor], epoch: int) -> Iterator[Tensor | str]:
-        """What the worker processes make of each batch, or the message of an error."""
-        source: DataLoader[Any] = DataLoader(
-            _Decoder(self, epoch),
-            batch_sampler=[batch.tolist() for batch in batches],  # type: ignore[arg-type]
+    def _made(self, source: Dataset[Any], **how: Any) -> Iterator[Any]:
+        """What the workers make of each batch; an error that one returns instead is raised."""
+        loader: DataLoader[Any] = DataLoader(
+            source,
             num_workers=self.workers,
-            collate_fn=default_convert,  # leaves a batch as the decoder made it
+            collate_fn=default_convert,  # leaves a batch as the dataset made it
             pin_memory=self.device.type == "cuda",
             # Without it DataLoader draws from the global generator and a resumed run differs.
             generator=torch.Generator(),
+            **how,
         )
-        return iter(source)
+        for found in loader:
+            if isinstance(found, Exception):
+                raise found
+            yield found
+
+    def _placed(self, *parts: Tensor) -> Batch:
+        return Batch(*(part.to(self.device, non_blocking=True) for part in parts))
 
 
 class _Decoder(Dataset[Any]):
@@ -357,8 +370,8 @@ class _Decoder(Dataset[Any]):
         self.size, self.epoch = loader.image_set.size, epoch
         self.views, self.number = loader.views, loader.number
 
-    def __getitems__(self, indices: list[int]) -> Tensor | str:
-        """A whole batch, or the message of the error."""
+    def __getitems__(self, indices: list[int]) -> Tensor | UnreadableImage:
+        """A whole batch, or the error."""
         paths = [os.fsdecode(self.paths[index]) for index in indices]
         try:
             if self.views is None:
@@ -366,4 +379,4 @@ class _Decoder(Dataset[Any]):
             numbers = torch.tensor(indices)
             return crop_files(paths, numbers, self.views, self.epoch, self.number)
         except UnreadableImage as error:
-            return str(error)
+            return error

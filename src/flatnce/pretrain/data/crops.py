@@ -24,7 +24,7 @@ from flatnce.pretrain.data.image_set import (
 )
 from flatnce.pretrain.data.views import Views
 
-__all__ = ["crop_files"]
+__all__ = ["crop_box", "crop_files"]
 
 OPEN = 32  # files whose bytes are held at a time
 SHRINKINGS = (8, 4, 2)  # those that Pillow decodes a JPEG with
@@ -58,14 +58,19 @@ def crop_image(
     wanted = next((power for power in SHRINKINGS if power <= room), 1)
     if wanted > 1 and image.draft("RGB", (whole[0] // wanted, whole[1] // wanted)) is not None:
         shrink = wanted
-    pixels = _pixels(image, path, data, shrink)[None]
+    pixels = _pixels(image, path, data, shrink)
     edges = torch.stack([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], dim=1)
     for (top, left), (bottom, right) in (edges / shrink + 0.5).long().tolist():
-        # The bytes are channels last, and torch resizes those fastest.
-        box = pixels[..., top:bottom, left:right].contiguous(memory_format=torch.channels_last)
-        yield torch.nn.functional.interpolate(box, (size, size), mode="bilinear", antialias=True)[
-            0
-        ]
+        yield crop_box(pixels[:, top:bottom, left:right], size)
+
+
+def crop_box(box: UInt8[Tensor, "c h w"], size: int) -> UInt8[Tensor, "c s s"]:
+    """A part of an image, resized to a square."""
+    # The bytes of a decoded file are channels last, and torch resizes those fastest.
+    part = box[None].contiguous(memory_format=torch.channels_last)
+    return torch.nn.functional.interpolate(
+        part, (size, size), mode="bilinear", antialias=True
+    ).squeeze(0)
 
 
 def _pixels(image: Any, path: str, data: bytearray, shrink: int) -> UInt8[Tensor, "3 h w"]:
@@ -73,11 +78,8 @@ def _pixels(image: Any, path: str, data: bytearray, shrink: int) -> UInt8[Tensor
     if shrink == 1 and image.format == "JPEG" and image.mode in ("RGB", "L"):
         try:
             io = require_extra("torchvision.io", "decoding image files")
-            content = torch.frombuffer(data, dtype=torch.uint8)
-            decoded: Tensor = io.decode_jpeg(content, io.ImageReadMode.RGB)
-            return decoded
+            return io.decode_jpeg(torch.frombuffer(data, dtype=torch.uint8), io.ImageReadMode.RGB)
         except (RuntimeError, AttributeError):
             pass  # Pillow decodes it, or says what is wrong with it
     functional = require_extra("torchvision.transforms.functional", "decoding image files")
-    found: Tensor = functional.pil_to_tensor(decode_rgb(image, path))
-    return found
+    return functional.pil_to_tensor(decode_rgb(image, path))

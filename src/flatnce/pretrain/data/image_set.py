@@ -203,10 +203,11 @@ def read_image(path: str, size: int) -> UInt8[Tensor, "3 size size"]:
 
 
 def centre_square(image: Any, size: int) -> UInt8[Tensor, "c size size"]:
-    """The centre of an image of Pillow, its shorter side resized to ``size``."""
+    """The centre of an image, of Pillow or a tensor, its shorter side resized to ``size``."""
     functional = require_extra("torchvision.transforms.functional", "decoding image files")
     resized = functional.resize(image, size, functional.InterpolationMode.BICUBIC)
-    return functional.pil_to_tensor(functional.center_crop(resized, size))
+    centre = functional.center_crop(resized, size)
+    return centre if isinstance(centre, Tensor) else functional.pil_to_tensor(centre)
 
 
 def available_cores() -> int:

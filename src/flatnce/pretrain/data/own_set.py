@@ -8,21 +8,21 @@ neither workers nor a resumption change anything.
 import random
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from numbers import Real
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, default_convert, get_worker_info
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
-from flatnce.extras import require_extra
-from flatnce.pretrain.data.batches import Batch, Batching, Stage
-from flatnce.pretrain.data.image_set import FolderSet, ImageSet, Labelled, available_cores
+from flatnce.pretrain.data.batches import Batch, Batching, Stage, Streaming
+from flatnce.pretrain.data.crops import crop_box
+from flatnce.pretrain.data.image_set import FolderSet, ImageSet, Labelled, centre_square
 from flatnce.pretrain.data.views import Views
 
 __all__ = ["AnySet", "OwnLoader"]
@@ -235,7 +235,10 @@ class OwnSet(Labelled):
         """The first item: an image (c, h, w) for the built-in views, or two views (2, ...)."""
         if not len(self.items):
             raise ValueError(f"{self.name} has no items")
-        inputs = _checked(Reader(self, "training", (0, 0)).__getitems__([0]))[0]
+        found: Any = Reader(self, "training", (0, 0)).__getitems__([0])
+        if isinstance(found, ValueError):
+            raise found
+        inputs = found[0]
         if self.batch_augment is not None:
             inputs = augment_batch(self.batch_augment, inputs, (0, 0, 0))
         image = inputs[0, 0]
@@ -267,8 +270,7 @@ class OwnSet(Labelled):
             return labels if self.chosen is None else labels[self.chosen]
         if parse_item(self.items[0])[1] < 0:
             return torch.full((len(self),), -1)
-        loader = OwnLoader(self, 256, 0, purpose="labels", shuffle=False, drop_last=False)
-        return torch.cat([batch.labels for batch in loader.epoch(0)])
+        return torch.cat([batch.labels for batch in self._in_order("labels")])
 
     def _listed_labels(self) -> Any:
         """All labels without reading the items: torchvision's ``targets``, or a column."""
@@ -292,10 +294,12 @@ class OwnSet(Labelled):
 
     def decoded(self, side: int) -> ImageSet:
         """All images in memory, as unsigned bytes: the centre squares."""
-        how: dict[str, Any] = {"side": side, "shuffle": False, "drop_last": False}
-        loader = OwnLoader(self, 256, 0, purpose="evaluation", **how)
-        images = torch.cat([batch.images for batch in loader.epoch(0)])
+        images = torch.cat([batch.images for batch in self._in_order("evaluation", side=side)])
         return ImageSet(images, self.labels, self.classes, self.name, self.split)
+
+    def _in_order(self, purpose: Purpose, **options: Any) -> Iterator[Batch]:
+        options |= {"shuffle": False, "drop_last": False}
+        return OwnLoader(self, 256, 0, purpose=purpose, **options).epoch(0)
 
 
 AnySet: TypeAlias = ImageSet | FolderSet | OwnSet
@@ -303,118 +307,110 @@ AnySet: TypeAlias = ImageSet | FolderSet | OwnSet
 
 
 class Reader(Dataset[Any]):
-    """Reads the items of a set as a worker does: inputs (b, 1 or 2, ...), and labels."""
+    """Makes batches of the items of a set, as a worker does: inputs (b, 1 or 2, ...), labels."""
 
     def __init__(
         self,
         own: OwnSet,
         purpose: Purpose,
         key: tuple[int, int],
-        views: Any = None,
-        side: Any = None,
+        views: Views | None = None,
+        side: int | None = None,
     ) -> None:
-        self.items, self.name, self.positives = own.items, own.name, own.positives
-        self.augment, self.prepare = own.augment, own.prepare
-        self.in_batches = own.batch_augment is not None
-        self.purpose, self.key = purpose, key  # seed and epoch
+        self.own, self.purpose, self.key = own, purpose, key  # seed and epoch
         # Images for the built-in views are cropped for these, or to a centre square of this side.
         self.views, self.side = views, side
         self.crops = (views is not None or side is not None) and own.stage == "crops"
         self.mode = {1: "L", 3: "RGB"}[own.shape[0]] if self.crops else None
 
-    def __getitems__(self, numbers: Sequence[int]) -> tuple[Tensor, Tensor] | str:
-        """A batch, or the message of an error."""
-        made = []
+    def __getitems__(
+        self,
+        numbers: Sequence[int],
+        read: Callable[[int], Any] | None = None,
+        wanted: range | None = None,
+    ) -> tuple[Tensor, Tensor] | ValueError | None:
+        """A batch of the items that are wanted, or an error; None if none of them is wanted."""
+        read, made = read or self.own.items.__getitem__, []
         with generators_restored():
             for number in numbers:
                 try:
                     seed_generators(*self.key, number)
-                    made.append(self.made(self.items[number], number))
+                    raw = read(number)
+                    if wanted is None or number in wanted:
+                        made.append((number, *self._made(raw, number)))
+                except StopIteration:
+                    raise
                 except Exception as error:  # a user's code can raise anything
-                    return self.fault(number, error)
-        return self.stacked(made, numbers)
+                    return self._fault(number, error)
+        return self._stacked(*zip(*made, strict=True)) if made else None
 
-    def made(self, raw: Any, number: int) -> tuple[list[Tensor], int]:
+    def _made(self, raw: Any, number: int) -> tuple[list[Tensor], int]:
         """One input or two of an item, and its label."""
-        inputs, label = parse_item(raw)
+        own, (inputs, label) = self.own, parse_item(raw)
         if self.purpose == "labels":
             return [torch.zeros(1)], label
         if self.purpose == "evaluation":
-            if self.crops and self.prepare is None:
-                return [self._centre(as_tensor(inputs[0], self.mode))], label
-            one = inputs[0] if self.prepare is None else self.prepare(inputs[0])
+            if self.crops and own.prepare is None:
+                return [centre_square(as_tensor(inputs[0], self.mode), self.side or 1)], label
+            one = inputs[0] if own.prepare is None else own.prepare(inputs[0])
             return [scaled(as_tensor(one))], label
-        single = len(inputs) == 1
-        if self.positives is not None:
-            other = self.positives[number]
+        plain = len(inputs) == 1 and own.augment is None and own.batch_augment is None
+        if own.positives is not None:
+            other = own.positives[number]
             other = random.choice(other) if hasattr(other, "__len__") else other
-            inputs = (inputs[0], parse_item(self.items[int(other)])[0][0])
-        if self.augment is not None:
-            first = self.augment(inputs[0])
+            inputs = (inputs[0], parse_item(own.items[int(other)])[0][0])
+        if own.augment is not None:
+            first = own.augment(inputs[0])
             both = isinstance(first, tuple | list) and len(first) == 2
-            inputs = tuple(first) if both else (first, self.augment(inputs[-1]))
+            inputs = tuple(first) if both else (first, own.augment(inputs[-1]))
         views = [as_tensor(one, self.mode) for one in inputs]
-        if (
-            single
-            and self.augment is None
-            and not self.in_batches
-            and views[0].dtype == torch.uint8
-        ):
+        if plain and views[0].dtype == torch.uint8:
             return (views if self.crops else views[:1]), label  # for the built-in views
-        if len(views) == 2 and views[0].shape != views[1].shape:
+        if views[0].shape != views[-1].shape:
             raise ValueError(
                 f"its views have shapes {tuple(views[0].shape)} and {tuple(views[1].shape)}; one "
                 "encoder takes both, so these must be equal"
             )
-        return (views if self.in_batches else [scaled(view) for view in views]), label
+        return (views if own.batch_augment else [scaled(view) for view in views]), label
 
-    def stacked(self, made: list[tuple[list[Tensor], int]], numbers: Sequence[int]) -> Any:
-        """A batch of what was made, or the message of an error."""
-        inputs = [one for one, _ in made]
+    def _stacked(
+        self, numbers: Sequence[int], inputs: Sequence[list[Tensor]], labels: Sequence[int]
+    ) -> tuple[Tensor, Tensor] | ValueError:
         if self.crops and self.purpose == "training":
             inputs = self._cropped(inputs, numbers)
         first = inputs[0][0]
         for number, (one, *_) in zip(numbers, inputs, strict=True):
             if one.shape != first.shape or one.dtype != first.dtype:
                 said = [f"{t.dtype} of shape {tuple(t.shape)}" for t in (one, first)]
-                return (
-                    f"{self.name}: item {number} gives {said[0]} and item {numbers[0]} {said[1]}; "
-                    "a batch needs equal ones: resize in the data set, or in augment and prepare"
+                return ValueError(
+                    f"{self.own.name}: item {number} gives {said[0]} and item {numbers[0]} "
+                    f"{said[1]}; a batch needs equal ones: resize in the data set, or in augment "
+                    "and prepare"
                 )
-        labels = torch.tensor([label for _, label in made])
-        return torch.stack([torch.stack(one) for one in inputs]), labels
+        return torch.stack([torch.stack(one) for one in inputs]), torch.tensor(labels)
 
-    def _cropped(self, inputs: list[list[Tensor]], numbers: Sequence[int]) -> list[list[Tensor]]:
+    def _cropped(
+        self, inputs: Sequence[list[Tensor]], numbers: Sequence[int]
+    ) -> list[list[Tensor]]:
         """The random resized crops of two views: of one image, or of an image and its positive."""
-        views, (_, epoch) = self.views, self.key
-        found: list[list[Tensor]] = []
+        assert self.views is not None
+        found: list[list[Tensor]] = [[] for _ in inputs]
         for place in (0, 1):
-            images = [one[min(place, len(one) - 1)] for one in inputs]
-            heights, widths = ([image.shape[axis] for image in images] for axis in (1, 2))
-            boxes = views.boxes(torch.tensor(numbers), epoch, heights, widths)
-            found.append([])
-            for image, box in zip(images, torch.stack(boxes[:4])[:, :, place].T, strict=True):
-                top, left, height, width = box.int().tolist()
-                part = image[None, :, top : top + height, left : left + width].contiguous()
-                square = (views.size, views.size)
-                found[-1].append(
-                    torch.nn.functional.interpolate(part, square, mode="bilinear", antialias=True)[
-                        0
-                    ]
-                )
-        return [list(pair) for pair in zip(*found, strict=True)]
+            images = [one[place % len(one)] for one in inputs]
+            heights, widths = zip(*(image.shape[1:] for image in images), strict=True)
+            boxes = self.views.boxes(torch.tensor(numbers), self.key[1], heights, widths)
+            edges = torch.stack(boxes[:4], -1)[:, place].int().tolist()
+            for crops, image, (top, left, height, width) in zip(found, images, edges, strict=True):
+                part = image[:, top : top + height, left : left + width]
+                crops.append(crop_box(part, self.views.size))
+        return found
 
-    def _centre(self, image: Tensor) -> Tensor:
-        functional = require_extra("torchvision.transforms.functional", "resizing images")
-        bicubic = functional.InterpolationMode.BICUBIC
-        return functional.center_crop(functional.resize(image, self.side, bicubic), self.side)
-
-    def fault(self, number: int, error: Exception) -> str:
+    def _fault(self, number: int, error: Exception) -> ValueError:
         """What to say about an item that cannot be used, with the line of the user's code."""
         said, last = str(error), traceback.extract_tb(error.__traceback__)[-1]
         if last.filename != __file__:
             said = f"{type(error).__name__}: {said} ({last.filename}, line {last.lineno})"
-        return f"{self.name}: item {number} cannot be used: {said}"
+        return ValueError(f"{self.own.name}: item {number} cannot be used: {said}")
 
 
 class Stream(IterableDataset[Any]):
@@ -424,35 +420,26 @@ class Stream(IterableDataset[Any]):
     makes every n-th batch. Batches before ``start`` are read but not made.
     """
 
-    def __init__(self, reader: Reader, dataset: Any, batching: Batching, start: int) -> None:
-        self.reader, self.dataset, self.batching, self.start = reader, dataset, batching, start
+    def __init__(self, reader: Reader, batching: Batching, start: int) -> None:
+        self.reader, self.batching, self.start = reader, batching, start
 
     def __iter__(self) -> Iterator[Any]:
         """Yield this rank's slice of each batch; None for a batch before the start."""
         worker, size = get_worker_info(), self.batching.batch_size
         first, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        if hasattr(self.dataset, "set_epoch"):
-            self.dataset.set_epoch(self.reader.key[1])
-        bounds, source = list(self.batching.bounds()), None
-        for batch in range(first, len(bounds), step):
-            made, mine = [], range(*bounds[batch])
-            try:
-                with generators_restored():
-                    for number in range(batch * size, (batch + 1) * size):
-                        seed_generators(*self.reader.key, number)
-                        source = source or iter(self.dataset)
-                        raw = next(source)
-                        if batch >= self.start and number in mine:
-                            made.append(self.reader.made(raw, number))
-            except StopIteration:
-                return
-            except Exception as error:  # a user's code can raise anything
-                yield self.reader.fault(number, error)
-                return
-            yield self.reader.stacked(made, mine) if made else None
+        reader, dataset = self.reader, self.reader.own.dataset
+        if hasattr(dataset, "set_epoch"):
+            dataset.set_epoch(reader.key[1])
+        items = chain.from_iterable([dataset])  # starts at the first item, after it was seeded
+        bounds = list(self.batching.bounds())
+        with suppress(StopIteration):
+            for batch in range(first, len(bounds), step):
+                whole = range(batch * size, (batch + 1) * size)
+                mine = range(*bounds[batch]) if batch >= self.start else range(0)
+                yield reader.__getitems__(whole, lambda _: next(items), mine)
 
 
-class OwnLoader:
+class OwnLoader(Streaming):
     """Batches of an own set; the seed of an augmentation is that of the views, if there are any.
 
     ``side`` is that of the centre square of an image, for evaluation. The other arguments are
@@ -466,24 +453,18 @@ class OwnLoader:
         seed: int,
         *,
         purpose: Purpose = "training",
-        views: Views | None = None,
         side: int | None = None,
         workers: int | None = None,
-        device: torch.device | str = "cpu",
         **options: Any,
     ) -> None:
-        self.own, self.purpose, self.views, self.side = own, purpose, views, side
-        training, self.device = purpose == "training", torch.device(device)
-        self.stage: Stage = own.stage if training else "images"
+        training = purpose == "training"
+        self.own, self.purpose, self.side = own, purpose, side
         self.streams = training and own.is_iterable and own.chosen is None
-        samples = own.epoch_samples if training else len(own)
-        self.batching = Batching(samples, batch_size, seed, **options)
-        usual = 0 if self.streams else min(available_cores(), 16)
-        usual = usual if own.workers is None else own.workers
-        self.workers = usual if workers is None else workers
-
-    def __len__(self) -> int:
-        return len(self.batching)
+        usual = 0 if self.streams and own.workers is None else own.workers
+        options["samples"] = own.epoch_samples if training else len(own)
+        options["workers"] = usual if workers is None else workers
+        super().__init__(own, batch_size, seed, **options)
+        self.stage = own.stage if training else "images"
 
     def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
         """The batches of an epoch, from batch ``start`` on."""
@@ -492,7 +473,7 @@ class OwnLoader:
         reader = Reader(self.own, self.purpose, (seed, number), self.views, self.side)
         read = self._streamed if self.streams else self._indexed
         for place, parts in enumerate(read(reader, start), start):
-            indices, inputs, labels = (one.to(self.device, non_blocking=True) for one in parts)
+            indices, inputs, labels = self._placed(*parts)
             if augment is not None and self.purpose == "training":
                 key = (seed, number, place * batching.world_size + batching.rank)
                 inputs = augment_batch(augment, inputs, key)
@@ -501,38 +482,20 @@ class OwnLoader:
     def _indexed(self, reader: Reader, start: int) -> Iterator[tuple[Tensor, ...]]:
         ours, chosen = list(self.batching.epoch(reader.key[1], start)), self.own.chosen
         numbers = [(batch if chosen is None else chosen[batch]).tolist() for batch in ours]
-        for indices, found in zip(ours, self._load(reader, batch_sampler=numbers), strict=True):
-            yield indices, *_checked(found)
+        for indices, found in zip(ours, self._made(reader, batch_sampler=numbers), strict=True):
+            yield indices, *found
 
     def _streamed(self, reader: Reader, start: int) -> Iterator[tuple[Tensor, ...]]:
-        done, stream = 0, Stream(reader, self.own.dataset, self.batching, start)
-        source = zip(self.batching.bounds(), self._load(stream, batch_size=None), strict=False)
-        for done, (bounds, found) in enumerate(source, 1):
+        done, stream = 0, self._made(Stream(reader, self.batching, start), batch_size=None)
+        places = enumerate(self.batching.bounds(), 1)
+        for (done, bounds), found in zip(places, stream, strict=False):
             if done > start:
-                yield torch.arange(*bounds), *_checked(found)
+                yield torch.arange(*bounds), *found
         if done < len(self):
             raise ValueError(
                 f"{self.own.name} ended after {done} of the {len(self)} batches of an epoch; "
                 f"lower epoch_samples, which is {self.batching.samples}"
             )
-
-    def _load(self, source: Dataset[Any], **how: Any) -> DataLoader[Any]:
-        return DataLoader(
-            source,
-            num_workers=self.workers,
-            collate_fn=default_convert,  # leaves a batch as the reader made it
-            pin_memory=self.device.type == "cuda",
-            # Without it DataLoader draws from the global generator and a resumed run differs.
-            generator=torch.Generator(),
-            **how,
-        )
-
-
-def _checked(found: Any) -> tuple[Tensor, ...]:
-    """What a worker read; its message as an error."""
-    if isinstance(found, str):
-        raise ValueError(found)
-    return tuple(found)
 
 
 def augment_batch(
@@ -547,9 +510,8 @@ def augment_batch(
         views = [augment(inputs[:, place]) for place in (0, inputs.shape[1] - 1)]
     for view in views:
         if not isinstance(view, Tensor) or view.shape[:1] != inputs.shape[:1]:
-            said = (
-                f"shape {tuple(view.shape)}" if isinstance(view, Tensor) else type(view).__name__
-            )
+            shape = getattr(view, "shape", None)
+            said = type(view).__name__ if shape is None else f"shape {tuple(shape)}"
             raise ValueError(
                 f"batch_augment gives {said} for a batch of {tuple(inputs[:, 0].shape)}; it must "
                 "return one view per input, as a tensor"

@@ -284,14 +284,7 @@ class ReadyViews(Views):
     """Views (b, 2, ...) that a loader has made of a user's data: a call only arranges them."""
 
     def __call__(
-        self,
-        images: Tensor,
-        indices: Tensor,
-        epoch: int | Tensor,
-        views: int = 2,
-        *,
-        dtype: torch.dtype = torch.float32,
-        channels_last: bool = False,
+        self, images: Tensor, *place: Any, dtype: torch.dtype = torch.float32, **options: Any
     ) -> Tensor:
         """The views as (2, b, ...), floating-point ones in the dtype."""
         ready = images.transpose(0, 1)

@@ -202,7 +202,7 @@ def loader_of(
     seed: int = 0,
     views: Views | None = None,
     **options: Any,
-) -> Resident | Streaming | OwnLoader:
+) -> Resident | Streaming:
     """Batches of all images in memory, or of files, in order unless the options say otherwise.
 
     Files are cropped for ``views``, if these are given, before they are in a batch.

@@ -45,7 +45,7 @@ class Images:
     """The data set of a run with its batches and views; ``size`` is the side of a view."""
 
     image_set: AnySet
-    loader: Resident | Streaming | OwnLoader
+    loader: Resident | Streaming
     views: Views
     channels: int
     size: int
@@ -152,7 +152,7 @@ def open_images(config: TrainConfig, device: torch.device) -> Images:
         size = side
     order = (config.run.batch_size, config.run.seed)
     part: dict[str, Any] = {"rank": distributed.rank(), "world_size": distributed.world_size()}
-    loader: Resident | Streaming | OwnLoader
+    loader: Resident | Streaming
     if isinstance(image_set, ImageSet):
         loader = Resident(image_set, *order, **part)
     else:
