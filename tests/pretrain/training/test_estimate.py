@@ -43,7 +43,7 @@ def test_negatives_and_ceiling_are_those_of_the_run(settings, negatives, tmp_pat
 def test_activations_are_what_autograd_saves(micro_batch):
     config = preset("digits").override(micro_batch=micro_batch)
     found = estimate_run(config, CPU)
-    encoder = build_encoder(config.model, channels=1, size=8).train()
+    encoder = build_encoder(config.model, torch.zeros(2, 1, 8, 8)).train()
     saved = {}
 
     def keep(tensor):

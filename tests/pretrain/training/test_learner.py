@@ -22,7 +22,7 @@ from flatnce.pretrain.training.state import Training
 
 def learner_of(seed=0, dtype=torch.float32, **settings):
     config = TrainConfig().override(backbone="small", head_out=16, seed=seed, **settings)
-    return build_learner(config, channels=1, size=8, steps=10, dtype=dtype)
+    return build_learner(config, torch.zeros(2, 1, 8, 8), steps=10, dtype=dtype)
 
 
 def views(b=6, size=8, dtype=torch.float32):

@@ -669,7 +669,9 @@ def _device() -> torch.device:
 
 def _encoder(config: TrainConfig, images: Images) -> Encoder:
     model = config.model
-    net = backbone(model.backbone, stem=model.stem, size=images.size, channels=images.channels)
+    net = backbone(
+        model.backbone, stem=model.stem, size=images.views.size, channels=images.channels
+    )
     return Encoder(net, head(net.width, out=WIDTH))  # type: ignore[arg-type]
 
 
@@ -687,7 +689,7 @@ def classify(encoder: Encoder, config: TrainConfig, images: Images) -> Outcome:
     mean, std = normalisation(config.data.data)
     encoder.eval()
     train, test = (
-        extract(encoder.backbone, part, size=images.size, mean=mean, std=std)
+        extract(encoder.backbone, part, size=images.views.size, mean=mean, std=std)
         for part in (images.image_set, load(config.data.data, "test", config.data.root))
     )
     votes = knn_scores(train, test.features, (20,))[20]

@@ -353,6 +353,7 @@ def _finetune(
             "pairs of its own; take knn, linear or mi"
         )
     model = run.config.override(pretrained=False).model
+    example = torch.zeros(2, run.channels, run.size, run.size)
     # Photographs are resized before their centre is cut.
     size = bench.input["size"]
     resize = options.resize or (size if size < 65 else round(size * 8 / 7))
@@ -371,7 +372,7 @@ def _finetune(
         config,
         seed=options.seed,
         start=start,
-        fresh=lambda: build_encoder(model, channels=run.channels, size=run.size).backbone,
+        fresh=lambda: build_encoder(model, example).backbone,
         report=lambda line: bench.report(f"{title} on {data}: {line}"),
     )
     images = {**bench.images(data), "resize": resize}

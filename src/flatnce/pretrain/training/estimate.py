@@ -14,20 +14,12 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from flatnce.core.objectives.registry import OBJECTIVES
-from flatnce.pretrain.data import (
-    CATALOG,
-    Batching,
-    OwnSet,
-    ReadyViews,
-    Resident,
-    data_root,
-    find,
-)
+from flatnce.pretrain.data import CATALOG, Batching, OwnSet, Resident, data_root, find
 from flatnce.pretrain.data.own_set import AnySet
 from flatnce.pretrain.own_code import is_own
 from flatnce.pretrain.training.config import TrainConfig
-from flatnce.pretrain.training.images import load_images, sides, views_of
-from flatnce.pretrain.training.learner import build_encoder
+from flatnce.pretrain.training.images import example_of, load_images, views_of
+from flatnce.pretrain.training.learner import build_encoder, side_of
 from flatnce.pretrain.training.state import (
     EAGER_STEPS,
     Training,
@@ -65,18 +57,17 @@ class RunEstimate:
 
 def estimate_run(config: TrainConfig, device: torch.device, world_size: int = 1) -> RunEstimate:
     """Estimate a run, and refuse what training would refuse; without workspaces of libraries."""
-    here, images, channels, side, source = _images(config)
-    size = config.views.view_size or side
-    example = torch.zeros(2, channels, size, size)
-    if isinstance(views_of(config, size, source), ReadyViews) and isinstance(source, OwnSet):
-        example, size = source.example, side
+    here, images, shape, source = _images(config)
+    example = example_of(config, shape, source)
+    size = side_of(example.shape[1:])
+    views_of(config, size, source)
     batch = config.run.batch_size
     Batching(images, batch, config.run.seed, world_size=world_size)
     check_ess(config)
     mine = batch // world_size
     micro = min(config.run.micro_batch or mine, mine)
     dtype = compute_dtype(config.run, device)
-    parameters, activations = _trace(config, channels, size, micro, dtype, example)
+    parameters, activations = _trace(config, example, micro, dtype)
     queue = config.model.queue
     negatives = batch - 1 + queue if queue else OBJECTIVES[config.loss.objective].negatives(batch)
     # Weight, gradient, and what the optimizer and a momentum encoder keep.
@@ -97,7 +88,7 @@ def estimate_run(config: TrainConfig, device: torch.device, world_size: int = 1)
         ceiling=math.log1p(negatives),
         rate=rate_schedule(config, per_epoch).peak,
         parameters=parameters,
-        data_bytes=images * channels * side**2 if resident else 0,
+        data_bytes=images * math.prod(shape) if resident else 0,
         model_bytes=4 * parameters * copies + 4 * queue * config.model.head_out,
         activation_bytes=activations,
         # Scores of both directions and their gradient.
@@ -118,8 +109,8 @@ def measure_speeds(
     """
     batch_size = config.run.batch_size // world_size
     if device.type != "cuda":  # a whole step may take minutes
-        side = config.views.view_size or _images(config)[3]
-        batch_size = max(2, min(batch_size, MOST_ON_CPU // side**2))
+        pixels = math.prod(example_of(config, *_images(config)[2:]).shape[2:])
+        batch_size = max(2, min(batch_size, MOST_ON_CPU // pixels))
     micro = min(config.run.micro_batch or batch_size, batch_size)
     # A small batch may not reach the ESS that is asked for.
     alone = config.override(batch_size=batch_size, micro_batch=micro, ess=None, ess_end=None)
@@ -158,26 +149,22 @@ def _timed(work: Callable[[], object], device: torch.device) -> float:
     return time.perf_counter() - began
 
 
-def _images(config: TrainConfig) -> tuple[bool, int, int, int, AnySet | None]:
-    """Whether the images are here, how many, their channels and side; those of no catalogue."""
+def _images(config: TrainConfig) -> tuple[bool, int, tuple[int, ...], AnySet | None]:
+    """Whether the images are here, how many, their shape; and those that are not catalogued."""
     data = config.data
     if data.data not in CATALOG:
         found = load_images(data)
         count = found.epoch_samples if isinstance(found, OwnSet) else len(found)
-        return True, count, *sides(found), found
+        return True, count, found.shape, found
     entry = find(data.data)
     entry.check_split(data.split)
     here = not entry.layouts or entry.installed_layout(data_root(data.root)) is not None
-    return here, entry.splits[data.split], entry.channels, data.decode_size or entry.size, None
+    side = data.decode_size or entry.size
+    return here, entry.splits[data.split], (entry.channels, side, side), None
 
 
 def _trace(
-    config: TrainConfig,
-    channels: int,
-    size: int,
-    micro: int,
-    dtype: torch.dtype,
-    example: Tensor,
+    config: TrainConfig, example: Tensor, micro: int, dtype: torch.dtype
 ) -> tuple[int, int]:
     """Parameters of the encoder, and bytes that a backward pass through it would keep."""
     saved: dict[int, tuple[Tensor, int]] = {}
@@ -189,7 +176,7 @@ def _trace(
 
     views = 1 if config.model.momentum_encoder is not None else 2
     model = config.override(pretrained=False).model
-    encoder = build_encoder(model, channels=channels, size=size, example=example).train()
+    encoder = build_encoder(model, example).train()
     # Some networks read their tensors when they are built, so only the forward pass is fake.
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         named = encoder.named_parameters()

@@ -25,6 +25,7 @@ from flatnce.pretrain.data.catalog import IMAGENET_MEAN, IMAGENET_STD
 from flatnce.pretrain.data.own_set import AnySet
 from flatnce.pretrain.own_code import is_own, own_object
 from flatnce.pretrain.training.config import DataConfig, TrainConfig
+from flatnce.pretrain.training.learner import side_of
 
 __all__ = [
     "Images",
@@ -42,20 +43,17 @@ _shared: ContextVar[_Shared | None] = ContextVar("shared images", default=None)
 
 @dataclass(frozen=True)
 class Images:
-    """The data set of a run with its batches and views; ``size`` is the side of a view."""
+    """The data set of a run with its batches and views, and two inputs of its encoder."""
 
     image_set: AnySet
     loader: Resident | Streaming
     views: Views
-    channels: int
-    size: int
+    example: Tensor
 
     @property
-    def example(self) -> Tensor:
-        """Two inputs of the encoder."""
-        if isinstance(self.views, ReadyViews) and isinstance(self.image_set, OwnSet):
-            return self.image_set.example
-        return torch.zeros(2, self.channels, self.size, self.size)
+    def channels(self) -> int:
+        """Channels of an input."""
+        return self.example.shape[1]
 
 
 def normalisation(
@@ -134,22 +132,26 @@ def has_own_test(data: DataConfig) -> bool:
 def views_of(config: TrainConfig, size: int, source: AnySet | None = None) -> Views:
     """The views of a config; a set that is not the catalogue's must be given."""
     ready = isinstance(source, OwnSet) and source.stage == "views"
-    channels = 3 if source is None else sides(source)[0]
-    mean, std = normalisation(config.data.data, channels, ready)
+    mean, std = normalisation(config.data.data, 3 if source is None else source.shape[0], ready)
     asked = asdict(config.views)
     del asked["view_size"]
     crop, kind = (asked.pop("crop_least"), 1.0), ReadyViews if ready else Views
     return kind(size, seed=config.run.seed, crop=crop, mean=mean, std=std, **asked)
 
 
+def example_of(config: TrainConfig, shape: Sequence[int], source: AnySet | None = None) -> Tensor:
+    """Two inputs of the encoder: blank views of images of a shape, or those of a user's data."""
+    if isinstance(source, OwnSet) and source.stage == "views":
+        return source.example
+    size = config.views.view_size or side_of(shape)
+    return torch.zeros(2, shape[0], size, size)
+
+
 def open_images(config: TrainConfig, device: torch.device) -> Images:
     """Load the data set of a config and set up its batches and views."""
     image_set = load_images(config.data, device)
-    channels, side = sides(image_set)
-    size = config.views.view_size or side
-    views = views_of(config, size, image_set)
-    if isinstance(views, ReadyViews):
-        size = side
+    example = example_of(config, image_set.shape, image_set)
+    views = views_of(config, side_of(example.shape[1:]), image_set)
     order = (config.run.batch_size, config.run.seed)
     part: dict[str, Any] = {"rank": distributed.rank(), "world_size": distributed.world_size()}
     loader: Resident | Streaming
@@ -161,9 +163,4 @@ def open_images(config: TrainConfig, device: torch.device) -> Images:
             loader = OwnLoader(image_set, *order, **part)
         else:
             loader = Streaming(image_set, *order, decode=config.data.decode, **part)
-    return Images(image_set, loader, views, channels, size)
-
-
-def sides(source: AnySet) -> tuple[int, int]:
-    """Channels and shorter side of the images of a set; of other inputs the first axis, and 1."""
-    return (*source.shape, 1)[0], min(source.shape[1:], default=1)
+    return Images(image_set, loader, views, example)

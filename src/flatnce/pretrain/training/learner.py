@@ -1,6 +1,6 @@
 """Encoder and objective as one module, and its gradient with or without gradient caching."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
 import torch
@@ -78,19 +78,17 @@ class Learner(nn.Module):
 
 def build_learner(
     config: TrainConfig,
+    example: Tensor,
     *,
-    channels: int,
-    size: int,
     steps: int,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
-    example: Tensor | None = None,
 ) -> Learner:
     """A learner on a device, its weights drawn from a seed; torch's generator is unchanged."""
     model, gather = config.model, distributed.is_active()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.run.seed)
-        encoder = build_encoder(model, channels=channels, size=size, example=example)
+        encoder = build_encoder(model, example)
     if gather:
         sync_batch_norm(encoder, device)
     queue = KeyQueue(model.queue, encoder.embedding_width) if model.queue else None
@@ -103,15 +101,18 @@ def build_learner(
     return learner
 
 
-def build_encoder(
-    model: ModelConfig, *, channels: int, size: int, example: Tensor | None = None
-) -> Encoder:
-    """The encoder of a config; ``example`` is a batch of inputs to a user's module."""
+def side_of(shape: Sequence[int]) -> int:
+    """The shorter side of an image of shape (channels, height, width); 1 for a row of numbers."""
+    return min(shape[1:], default=1)
+
+
+def build_encoder(model: ModelConfig, example: Tensor) -> Encoder:
+    """The encoder of a config for inputs like those of a batch."""
     net = backbone(
         model.backbone,
         stem=model.stem,
-        size=size,
-        channels=channels,
+        size=side_of(example.shape[1:]),
+        channels=example.shape[1],
         pretrained=model.pretrained,
         example=example,
     )

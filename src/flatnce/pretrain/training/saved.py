@@ -211,7 +211,7 @@ def load_encoder(
     model = config.override(pretrained=False).model  # do not download published weights
     shape = found.state.get("shape", (channels, size, size))
     example = torch.zeros(2, *shape, dtype=getattr(torch, found.state.get("dtype", "float32")))
-    encoder = build_encoder(model, channels=channels, size=size, example=example)
+    encoder = build_encoder(model, example)
     found.restore(encoder, prefix="encoder.")
     encoder.to(device).eval()
     ready = found.state.get("ready", False)

@@ -204,15 +204,12 @@ class Training:
             _forking.add(self)
         self.steps_per_epoch = len(self.images.loader)
         self.steps = config.run.epochs * self.steps_per_epoch
-        shape = {"channels": self.images.channels, "size": self.images.size}
-        dtype = compute_dtype(config.run, device)
         self.learner = build_learner(
             config,
-            **shape,
+            self.images.example,
             steps=self.steps,
             device=device,
-            dtype=dtype,
-            example=self.images.example,
+            dtype=compute_dtype(config.run, device),
         )
         if isinstance(self.images.image_set, OwnSet) and self.images.image_set.ids is not None:
             self.learner.ids = torch.as_tensor(self.images.image_set.ids).long().to(device)
@@ -338,12 +335,13 @@ class Training:
             random_cuda = distributed.gather(own)
         if distributed.rank() > 0:
             return
+        example = self.images.example
         state: dict[str, Any] = {
             "config": self.config.plain(),
             "channels": self.images.channels,
-            "size": self.images.size,
-            "shape": list(self.images.example.shape[1:]),
-            "dtype": str(self.images.example.dtype).removeprefix("torch."),
+            "size": self.images.views.size,
+            "shape": list(example.shape[1:]),
+            "dtype": str(example.dtype).removeprefix("torch."),
             "ready": isinstance(self.images.views, ReadyViews),
             "seconds": self.seconds,
             "verdict": self.verdict,
