@@ -41,13 +41,10 @@ def parse_item(raw: Any) -> tuple[tuple[Any, ...], int]:
         return _parse_mapping(raw)
     parts = list(raw) if isinstance(raw, tuple | list) else [raw]
     if parts and isinstance(parts[0], tuple | list) and len(parts[0]) == 2:
-        parts[:1] = parts[0]
-        parts += [None] if len(parts) == 2 else []
-    if len(parts) == 2 and not _is_label(parts[1]):
-        parts.append(None)
-    if len(parts) == 1 or (len(parts) <= 3 and parts and _is_label(parts[-1])):
-        inputs = parts if len(parts) == 1 else parts[:-1]
-        return tuple(inputs), _class_number(None if len(parts) == 1 else parts[-1])
+        parts = [*parts[0], *(parts[1:] or [None])]
+    label = parts.pop() if len(parts) in (2, 3) and _is_label(parts[-1]) else None
+    if len(parts) in (1, 2):
+        return tuple(parts), _class_number(label)
     kinds = ", ".join(type(part).__name__ for part in parts)
     raise ValueError(
         f"it is a {type(raw).__name__} of ({kinds}); an item is x, (x, label), (view, view) or "

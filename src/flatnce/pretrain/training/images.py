@@ -83,38 +83,31 @@ def load_images(data: DataConfig, device: torch.device | str = "cpu") -> AnySet:
     place, host, shared = torch.device(device), torch.device("cpu"), _shared.get()
     held: _Shared = {} if shared is None else shared
     key = replace(data, workers=None, decode="cpu"), id(getattr(data.data, "value", None))
-    if is_own(data.data) and (*key, host) not in held:
-        held[*key, host] = _own_set(data)
     if (*key, host) not in held:
-        held[*key, host] = load(
-            data.data,
-            data.split,
-            data.root,
-            size=data.decode_size,
-            skip_unreadable=data.skip_unreadable,
-            stream=data.stream,
-        )
-    if (*key, place) not in held:
-        found = held[*key, host]
-        held[*key, place] = found.to(place) if isinstance(found, ImageSet) else found
-    return held[*key, place]
+        held[*key, host] = _read_images(data)
+    found = held[*key, host]
+    if isinstance(found, ImageSet) and (*key, place) not in held:
+        held[*key, place] = found.to(place)
+    return held.get((*key, place), found)
 
 
-def _own_set(data: DataConfig) -> OwnSet:
-    """A user's data set, with the augmentation of a config."""
+def _read_images(data: DataConfig) -> AnySet:
+    """A data set of the catalogue or of files; or a user's, with the augmentation of a config."""
+    if not is_own(data.data):
+        options = {"skip_unreadable": data.skip_unreadable, "stream": data.stream}
+        return load(data.data, data.split, data.root, size=data.decode_size, **options)
     setting, name = "data", data.data
     if data.split == "test" and data.test_data is not None:
         setting, name = "test_data", data.test_data
     found = own_object(setting, name)
     if _is_function(found):
         found = found(data.split)
-    given = {}
+    own = found if isinstance(found, OwnSet) else OwnSet(found, name=str(name))
+    given: dict[str, Any] = {"samples": data.epoch_samples or own.samples, "workers": data.workers}
     for role in ("augment", "batch_augment", "prepare"):
         if (path := getattr(data, role)) is not None:
             value = own_object(role, path)
             given[role] = value() if isinstance(value, type) else value
-    own = found if isinstance(found, OwnSet) else OwnSet(found, name=str(name))
-    given |= {"samples": data.epoch_samples or own.samples, "workers": data.workers}
     return replace(own, name=str(name), split=data.split, **given)
 
 

@@ -39,14 +39,14 @@ def train(
         >>> flatnce.train("digits", objective="flatnce", name="first").finished  # doctest: +SKIP
         True
     """
-    settings, rest = config.TrainConfig().flat(), dict[str, Any]()
+    settings = config.TrainConfig().flat()
     start = config.preset(preset or (data if isinstance(data, str) else "own"))
     if not isinstance(data, str):
         start = start.override(data=data)
     elif preset is not None:  # the split to train on depends on the data set
         start = start.override(data=data, split=config.preset(data).data.split)
     changes = {key: value for key, value in options.items() if key in settings}
-    rest |= {key: value for key, value in options.items() if key not in settings}
+    rest = {key: value for key, value in options.items() if key not in settings}
     asked = start.override(**changes)
     if evaluate:
         expand(evaluate)  # refuses an unknown name before training
