@@ -1,6 +1,7 @@
 """Training runs written by hand, for what reads run directories; and quick real ones."""
 
 import math
+import re
 from dataclasses import replace
 
 import torch
@@ -89,9 +90,9 @@ def write_pairs(folder, differences, spread=0.01):
 
 
 def html_without_charts(page: Page) -> str:
-    """The page as HTML, without the charts, which take most of the time."""
+    """The page as HTML, without the charts, which take most of the time, and without links."""
     sections = [replace(section, figures=()) for section in page.sections]
-    return render_page(replace(page, sections=sections))
+    return re.sub(r"</?a\b[^>]*>", "", render_page(replace(page, sections=sections)))
 
 
 def charts_of(page: Page) -> list:

@@ -23,7 +23,7 @@ def page_of(folder, estimate=ESTIMATE, **options):
 
 
 def words_of(html):
-    body = html.partition("<body>")[2]
+    body = re.sub(r"</?a\b[^>]*>", "", html.partition("<body>")[2])  # links inside a sentence
     return " ".join(unescape(re.sub(r"<[^>]+>", " ", body)).split())
 
 

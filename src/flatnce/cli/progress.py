@@ -7,7 +7,7 @@ from typing import Any
 from flatnce.cli.console import live_line
 from flatnce.core.diagnostics.registry import DIAGNOSTICS
 
-__all__ = ["clock", "progress_line", "show_progress", "warning_of"]
+__all__ = ["clock", "progress_line", "seconds_left", "show_progress", "warning_of"]
 
 
 @contextmanager
@@ -54,10 +54,13 @@ def progress_line(line: Mapping[str, Any], watched: Mapping[str, Any], epochs: i
     if "pool_mi" in watched:
         parts.append(f"pool MI {watched['pool_mi']:.2f} of {watched['pool_ceiling']:.2f}")
     parts.append(f"{line['images_per_second']:,.0f} images/s")
-    # Extrapolated from all time so far, kNN and checkpoints included.
-    left = line["seconds"] / line["epoch"] * (epochs - line["epoch"])
-    parts.append(f"{clock(left)} left")
+    parts.append(f"{clock(seconds_left(line, epochs))} left")
     return "  ".join(parts)
+
+
+def seconds_left(line: Mapping[str, Any], epochs: int) -> float:
+    """The time left, extrapolated from all time so far, kNN and checkpoints included."""
+    return line["seconds"] / line["epoch"] * (epochs - line["epoch"])
 
 
 def clock(seconds: float) -> str:

@@ -5,6 +5,7 @@ Series also differ in dash and marker, so that nothing depends on colour alone.
 """
 
 import io
+import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -110,6 +111,8 @@ class Chart:
     y: Axis
     data: Sequence[Any]
     draw: Callable[[Any], Entries]  # draws the data on matplotlib's axes, returns the legend
+    kind: str = "lines"  # for the script of the page: lines, points, bars or forest
+    names: Sequence[str] = ()  # of categories or rows
 
     def svg(self) -> str:
         """The SVG element of a page; a screen reader announces its title and description."""
@@ -117,6 +120,7 @@ class Chart:
         with _DRAWING, _style(PAGE_FONT, self.name):
             figure = self._figure(PAGE_SIZE)
             figure.savefig(buffer, format="svg", transparent=True)
+            values = escape(json.dumps(self._values(figure.axes[0]), separators=(",", ":")))
         drawn = buffer.getvalue()
         body = drawn[drawn.index('<g id="figure_1">') :].replace("xlink:href", "href")
         # Identifiers must be unique on a page.
@@ -128,11 +132,29 @@ class Chart:
         width, height = (72 * side for side in PAGE_SIZE)
         head = (
             f'<svg class="chart" viewBox="0 0 {width:g} {height:g}" role="img" '
+            f'data-values="{values}" '
             f'aria-labelledby="{self.name}-title {self.name}-desc">\n'
             f'<title id="{self.name}-title">{escape(self.title)}</title>\n'
             f'<desc id="{self.name}-desc">{escape(self.description)}</desc>\n'
         )
         return head + body
+
+    def _values(self, axes: Any) -> dict[str, Any]:
+        """What the script of the page reads: the limits of the axes and the values drawn."""
+        sides = {"x": self.x, "y": self.y}
+        found: dict[str, Any] = {"kind": self.kind, "names": list(self.names), "lines": []}
+        for side, axis in sides.items():
+            ends = [float(f"{end:.9g}") for end in getattr(axes, f"get_{side}lim")()]
+            found[side] = {"label": axis.label, "ends": ends, "log": axis.logarithmic}
+        measured = self.x if self.kind == "forest" else self.y
+        for line in self.data:
+            one = {"label": line.label, "y": _short(measured, line.y)}
+            if not isinstance(line, Reference) and self.kind in ("lines", "points"):
+                one["x"] = _short(self.x, line.x)
+            if not isinstance(line, Reference) and line.spread is not None:
+                one["spread"] = _short(measured, line.spread)
+            found["lines"].append(one)
+        return found
 
     def write(self, directory: Path, formats: Sequence[str]) -> list[Path]:
         """Write the chart for a paper, once per format."""
@@ -233,7 +255,7 @@ def bar_chart(
         axes.grid(visible=False, axis="x")
         return entries
 
-    return Chart(name, title, description, x, y, bars, draw)
+    return Chart(name, title, description, x, y, bars, draw, "bars", categories)
 
 
 def forest_chart(
@@ -265,7 +287,7 @@ def forest_chart(
         axes.grid(visible=False, axis="y")
         return entries if len(points) > 1 else []
 
-    return Chart(name, title, description, x, Axis(""), points, draw)
+    return Chart(name, title, description, x, Axis(""), points, draw, "forest", rows)
 
 
 def scatter_chart(
@@ -296,7 +318,7 @@ def scatter_chart(
             axes.set_title(fit.note, loc="left", fontsize="medium")
         return entries
 
-    return Chart(name, title, description, x, y, clouds, draw)
+    return Chart(name, title, description, x, y, clouds, draw, "points")
 
 
 def _draw_line(axes: Any, number: int, line: Line, x: Axis, y: Axis) -> Any:
@@ -306,7 +328,7 @@ def _draw_line(axes: Any, number: int, line: Line, x: Axis, y: Axis) -> Any:
     look: dict[str, Any] = {"color": colour, "linestyle": DASHES[line.series % len(DASHES)]}
     band = {"color": colour, "alpha": 0.18, "linewidth": 0}
     if line.filled:
-        axes.fill_between(xs, ys, **band)
+        axes.fill_between(xs, ys, gid=f"band-{number}", **band)
     else:
         every = -(-len(xs) // 15)  # more markers hide the line
         # Counted from the end, so that the last point has a marker.
@@ -338,8 +360,17 @@ def _limit(axes: Any, side: str, axis: Axis) -> None:
     if axis.ticks is not None:
         getattr(axes, f"{side}axis").set_ticks(axis.scaled(axis.ticks))
     if axis.low is not None:
-        lower = {"x": "left", "y": "bottom"}[side]
-        getattr(axes, f"set_{side}lim")(**{lower: axis.factor * axis.low})
+        low, (_, high) = axis.factor * axis.low, getattr(axes, f"get_{side}lim")()
+        # Values that are all at the lower end would be drawn in the middle of a tiny range.
+        flat = getattr(axes.dataLim, f"{side}1") <= low
+        getattr(axes, f"set_{side}lim")(low, low + axis.factor if flat else high)
+
+
+def _short(axis: Axis, values: Any) -> Any:
+    """Values as they are written, None for those that are not drawn; of a single one the same."""
+    if isinstance(values, float | int):
+        return float(f"{axis.factor * values:.6g}")
+    return [None if value is None else _short(axis, value) for value in values]
 
 
 def _look(series: int) -> tuple[str, str]:

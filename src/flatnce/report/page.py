@@ -12,6 +12,7 @@ from typing import Any
 from flatnce.extras import require_extra
 from flatnce.files import replace_text
 from flatnce.report.charts import Chart
+from flatnce.report.glossary import Marker
 
 __all__ = [
     "Gallery",
@@ -19,6 +20,7 @@ __all__ = [
     "Figure",
     "Page",
     "Paragraph",
+    "Progress",
     "Section",
     "Table",
     "check_place",
@@ -92,6 +94,15 @@ class Section:
 
 
 @dataclass(frozen=True)
+class Progress:
+    """How far something unfinished is: a share from 0 to 1, words, seconds since the last news."""
+
+    share: float
+    words: str
+    age: float
+
+
+@dataclass(frozen=True)
 class Page:
     """A whole page: the main point, sections, and facts on where the numbers come from."""
 
@@ -99,6 +110,8 @@ class Page:
     lead: str
     sections: Sequence[Section]
     facts: Mapping[str, str]
+    about: str = ""  # what was done, in a sentence under the main point
+    progress: "Progress | None" = None
 
 
 def render_page(page: Page, live: str = "") -> str:
@@ -108,13 +121,19 @@ def render_page(page: Page, live: str = "") -> str:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters["drawing"] = markup  # our own charts, which escape their own text
-    script = _template("live.js") if live else ""
-    # The browser runs only the script whose digest the page names.
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    marked = {"script": script, "digest": digest, "generator": GENERATOR}
+    terms = Marker()
+    environment.filters |= {
+        "drawing": markup,  # our own charts, which escape their own text
+        "terms": lambda text: markup(terms(str(markup.escape(text)))),
+    }
+    names = ["charts.js", "terms.js", *(["live.js"] if live else [])]
+    scripts = [_template(name) for name in names]
+    # The browser runs only the scripts whose digests the page names.
+    hashed = [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in scripts]
+    allowed = " ".join(f"'sha256-{digest}'" for digest in hashed)
+    marked = {"allowed": markup(allowed), "generator": markup(GENERATOR)}
     return environment.from_string(_template("page.html")).render(
-        page=page, live=live, **{name: markup(text) for name, text in marked.items()}
+        page=page, live=live, terms=terms, scripts=[markup(one) for one in scripts], **marked
     )
 
 

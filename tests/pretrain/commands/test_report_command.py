@@ -71,7 +71,7 @@ def test_watch_serves_the_page_until_it_is_stopped(tmp_path):
         address = said[1]["address"]
         assert address.startswith("http://127.0.0.1:")
         with urllib.request.urlopen(address, timeout=60) as answer:
-            assert "Unfinished" in answer.read().decode()
+            assert "Epoch 4.00 of 4, step 400; stopped" in answer.read().decode()
         process.send_signal(signal.SIGINT)
         rest, _ = process.communicate(timeout=60)
     finally:

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import re
 from urllib.parse import urlsplit
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import made_runs
 from chromium import PROBLEMS
 from export_subjects import write_run
+from flatnce.core.diagnostics.registry import DIAGNOSTICS
 from flatnce.pretrain.page.compare import compare_page
 from flatnce.pretrain.page.inspection import inspect_encoder
 from flatnce.pretrain.page.run import page_of_run, run_page
@@ -16,7 +18,7 @@ from flatnce.pretrain.page.serve import serve
 from flatnce.pretrain.runs.log import RunLog
 
 TAB, ENTER = ("Tab", 9), ("Enter", 13, "\r")
-DRAWN = """[...document.querySelectorAll("svg")].map((chart) => ({
+DRAWN = """[...document.querySelectorAll("svg.chart")].map((chart) => ({
   name: chart.getAttribute("aria-labelledby").split("-title")[0],
   width: chart.getBoundingClientRect().width,
   height: chart.getBoundingClientRect().height,
@@ -52,7 +54,7 @@ def asked_elsewhere(window, page) -> list[str]:
 @pytest.mark.parametrize("which", ["run", "comparison"])
 def test_a_page_is_drawn_and_usable_in_both_themes_and_widths(chromium, pages, which):
     address = pages[which].resolve().as_uri()
-    for dark, width in ((False, 1100), (True, 1100), (False, 420), (True, 420)):
+    for dark, width in ((False, 1200), (True, 1200), (False, 420), (True, 520), (True, 420)):
         chromium.open(address, dark=dark, width=width)
         charts = chromium.run(DRAWN)
         assert len(charts) >= 9
@@ -68,6 +70,50 @@ def test_the_embedding_and_the_neighbours_are_on_the_page(chromium, pages):
     assert {"chart-similarities", "chart-embedding"} <= set(names)
     there = "[...document.images].filter((one) => one.complete && one.naturalWidth === 8).length"
     assert chromium.run(there) == 6 * (1 + 5)
+
+
+@pytest.mark.parametrize("width", [420, 481, 520, 590, 600, 1200])
+def test_no_value_of_a_run_is_out_of_sight(chromium, pages, width):
+    chromium.open(pages["run"].resolve().as_uri(), width=width)
+    cut = """[...document.querySelectorAll("main > section > .scroll")]
+      .filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.ariaLabel)"""
+    assert chromium.run(cut) == []
+
+
+def test_the_keyboard_reads_a_chart_and_zooms(chromium, pages):
+    chromium.open(pages["run"].resolve().as_uri())
+    plot = "document.querySelector('[aria-labelledby^=chart-mi-]').parentNode"
+    chromium.run(f"{plot}.focus()")
+    for key in ("ArrowRight", "ArrowRight"):
+        chromium.press(key, 39)
+    told, first = f"{plot}.querySelector('output').innerText", "epoch 0.4"
+    mi = next(iter(made_runs.lines_of(steps=[40])))["mi"]
+    assert chromium.run(told).split("\n")[:2] == [first, f"MI {mi:.4g}"]
+    ticks = f"[...{plot}.querySelectorAll('text')].filter((one) => one.checkVisibility())"
+    words = f"{ticks}.map((one) => one.textContent).join(' ')"
+    line = f"{plot}.querySelector('[id$=mark-0] path').getAttribute('d')"
+    before = chromium.run(f"[{words}, {line}]")
+    chromium.press("+", 187, "+")
+    closer = chromium.run(f"[{words}, {line}]")
+    assert closer[0] != before[0] and closer[1] != before[1]
+    assert chromium.run(f"{plot}.querySelector('button').checkVisibility()") is True
+    # The point that was read stays under the cursor: the drawing was moved as the values were.
+    spot = f"""(() => {{ const c = {plot}.querySelector('circle.cursor');
+      const d = {line}.match(/-?[\\d.]+ -?[\\d.]+/g)[1].split(' ');
+      return Math.hypot(c.getAttribute('cx') - d[0], c.getAttribute('cy') - d[1]); }})()"""
+    assert chromium.run(spot) < 0.1
+    chromium.press("0", 48, "0")
+    assert chromium.run(words) == before[0]
+
+
+def test_a_term_is_explained_where_the_focus_is(chromium, pages):
+    chromium.open(pages["run"].resolve().as_uri())
+    chromium.run("document.querySelector('a.term[href=\"#term-gain\"]').focus()")
+    said = chromium.run("document.getElementById('term-tip').innerText")
+    assert said == DIAGNOSTICS["gain"].description
+    assert chromium.run("document.activeElement.getAttribute('aria-describedby')") == "term-tip"
+    chromium.press("Escape", 27)
+    assert chromium.run("document.getElementById('term-tip').hidden") is True
 
 
 def test_every_table_opens_with_the_keyboard_alone(chromium, pages):
@@ -103,9 +149,9 @@ def ends_of_a_cut_table(window) -> tuple:
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("which", ["run", "comparison"])
-def test_a_table_that_is_cut_has_a_shadow_where_more_is(chromium, pages, which, dark):
-    chromium.open(pages[which].resolve().as_uri(), dark=dark, width=400)
+@pytest.mark.parametrize("which, width", [("run", 200), ("comparison", 400)])
+def test_a_table_that_is_cut_has_a_shadow_where_more_is(chromium, pages, which, width, dark):
+    chromium.open(pages[which].resolve().as_uri(), dark=dark, width=width)
     paper = (22, 24, 27) if dark else (255, 255, 255)
     left, right = ends_of_a_cut_table(chromium)
     assert left == paper and max(abs(a - b) for a, b in zip(right, paper, strict=True)) > 40
@@ -165,7 +211,9 @@ def test_the_watched_page_follows_the_run_and_keeps_what_is_open(chromium, tmp_p
         chromium.until(
             lambda: chromium.run("document.getElementById('lead').textContent") != before
         )
-        assert "epoch 4.40" in chromium.run("document.getElementById('lead').textContent")
+        assert "Epoch 4.40" in chromium.run("document.getElementById('lead').textContent")
+        assert re.search(r"Updated \d+ (s|min \d+ s) ago", chromium.run("document.body.innerText"))
+        assert chromium.run("document.querySelectorAll('.plot[tabindex]').length") >= 7
         assert chromium.run("document.querySelectorAll('details[open]').length") == 1
         assert chromium.run("document.querySelector('details').open") is True
         focused = "[...document.querySelectorAll('summary')].indexOf(document.activeElement)"

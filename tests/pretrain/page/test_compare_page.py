@@ -171,6 +171,7 @@ def test_the_page_begins_with_a_forest_plot_of_the_measure_that_was_asked(tmp_pa
     runs = crossed(tmp_path)
     made = page_of_runs(runs)
     assert made.sections[0].heading == "linear on digits, test images"
+    assert made.lead.startswith("linear on digits, test images: FlatNCE − InfoNCE, batch size ")
     forest = charts_of(made)[0]
     assert forest.name == "chart-forest-objective-InfoNCE"
     assert forest.data[0].y == pytest.approx([0.101, 0.1515]) and forest.data[0].spread[0] > 0

@@ -1,11 +1,17 @@
 """The page of a training run, from run directories written by hand."""
 
+import re
 from importlib.metadata import version
 
 import pytest
 
 from flatnce.core.diagnostics.registry import DIAGNOSTICS
+from flatnce.core.diagnostics.verdict import HEALTHY, RULES, UNDECIDED
+from flatnce.files import lock
+from flatnce.pretrain.page import CATALOGUE
+from flatnce.pretrain.page import run as run_module
 from flatnce.pretrain.page.run import page_of_run, run_page
+from flatnce.pretrain.runs.folder import lock_beside
 from flatnce.pretrain.runs.log import RunLog, add_evaluation
 from made_runs import (
     CEILING,
@@ -18,7 +24,9 @@ from made_runs import (
 )
 
 WRITTEN = ("loss", "mi", "pool-mi", "ess", "gain", "knn", "temperature", "rate", "speed")
-CHARTS = (*WRITTEN, "saturated", "top1", "rank")
+# The chart of the verdict and the accuracy come first.
+FIRST = ("gain", "knn")
+CHARTS = (*FIRST, *(name for name in WRITTEN if name not in FIRST), "saturated", "top1", "rank")
 
 PLACE = {"kind": "train", "step": 10, "epoch": 0.1}
 
@@ -93,7 +101,7 @@ def curves_of(folder) -> dict:
 
 def test_every_measure_has_its_chart_in_reading_order(folder, html):
     curves = curves_of(folder)
-    assert tuple(curves) == CHARTS and html.count("<svg") == len(CHARTS) and len(html) < 300_000
+    assert tuple(curves) == CHARTS and html.count("<svg ") == len(CHARTS) and len(html) < 300_000
     for chart, labels in (
         ("loss", ["loss", "log 63"]),
         ("mi", ["MI", "log 63"]),
@@ -107,15 +115,34 @@ def test_every_measure_has_its_chart_in_reading_order(folder, html):
 @pytest.mark.parametrize("name", [name for name in DIAGNOSTICS if name != "mi_ceiling"])
 def test_every_diagnostic_of_the_registry_is_on_the_page(tmp_path, name):
     page = page_of_run(write(tmp_path / "run", [{**PLACE, name: 0.5}]))
-    shown = f"{page.lead} {page.sections[1].table.rows}".lower()
+    table = next(one.table for one in page.sections if one.heading == "Key numbers")
+    shown = f"{page.about} {table.rows}".lower()
     assert DIAGNOSTICS[name].label.lower() in shown, f"add {name} to pretrain/page/run.py"
 
 
-def test_the_verdict_comes_before_the_numbers_and_these_before_the_curves(html):
-    words = ("Saturated since step 280: MI 4.07", "From step 300 on", "From step 20 on")
-    places = [html.index(word) for word in (*words, "Key numbers", "<svg")]
-    assert places == sorted(places)
-    assert "Do one of: replace the loss by FlatNCE." in html
+def test_the_story_comes_first(folder):
+    page = page_of_run(folder)
+    found = "Saturated since step 280: MI 4.07 of 4.14 nats."
+    assert page.lead == f"{found} What to do: replace the loss."
+    headings = [section.heading for section in page.sections]
+    wanted = ["What the verdict rests on", "Evaluations", "Key numbers", "During training"]
+    assert headings[:4] == wanted
+    assert page.sections[0].figures[0].chart.name == "chart-gain" and page.progress is None
+    topics = [paragraph.topic for paragraph in page.sections[3].prose]
+    assert topics == ["From step 300 on", "From step 20 on"]
+
+
+@pytest.mark.parametrize("kind", [rule.kind for rule in (*RULES, HEALTHY, UNDECIDED)])
+def test_every_verdict_has_its_chart_and_its_meaning(kind):
+    assert CATALOGUE["verdict"][kind]["chart"] in {curves.name for curves in run_module.CHARTS}
+    assert CATALOGUE["verdict"][kind]["means"]
+
+
+@pytest.mark.parametrize("name", ["saturated", "top1"])
+def test_a_share_is_drawn_from_zero(tmp_path, name):
+    folder = write(tmp_path / "run", [train_line(step, **{name: 0.0}) for step in (10, 20)])
+    chart = next(c for c in charts_of(page_of_run(folder)) if c.name == f"chart-{name}")
+    assert "&quot;ends&quot;:[0.0,1.0],&quot;log&quot;" in chart.svg().split("&quot;y&quot;:")[-1]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +167,8 @@ def test_tables_hold_the_numbers_of_the_run(folder, start, cells):
 
 
 def test_the_page_says_which_knn_is_the_result(html):
-    said = html[html.index("<h2>Evaluations") : html.index("<h2>During training")]
+    said = html[html.index("<h2>Evaluations") : html.index("<h2>Key numbers")]
+    said = re.sub("</?a[^>]*>", "", said)
     assert "The result.</strong> These are the results to quote" in said
     assert "kNN among the key numbers and during training" in said and "not a result" in said
     assert "<strong>kNN on the way</strong>" in html and "so it is not a result" in html
@@ -152,17 +180,47 @@ def test_an_installed_package_is_named_by_its_version_alone(tmp_path, monkeypatc
     assert f"<dt>flatnce</dt><dd>{version('flatnce')}, commit 0123abc</dd>" in html
 
 
-def test_an_unfinished_run_says_so_and_shows_what_there_is(tmp_path):
-    folder = whole_run(tmp_path / "cut", range(10, 101, 10), finished=False)
+def test_an_unfinished_run_is_judged_by_its_newest_numbers(tmp_path):
+    folder = whole_run(tmp_path / "cut", range(10, 201, 10), finished=False)
     add_evaluation(folder, EVALUATION)  # which makes a results.json
-    html = text_of(folder)
-    assert "Unfinished: this page shows what was measured until epoch 1.00 of 4" in html
-    assert "So far, with the numbers of step 300" in html and "95.12 %" in html
+    page, newest = page_of_run(folder), train_line(200)
+    assert page.lead.startswith(f"Healthy since step 10: MI {newest['mi']:.2f} of")
+    assert page.progress.share == 0.5
+    assert page.progress.words == (
+        "Epoch 2.00 of 4, step 200; stopped. To continue: flatnce resume cut."
+    )
+    html = html_without_charts(page)
+    assert '<progress max="1" value="0.5"' in html and "95.12 %" in html
+
+
+def test_a_run_that_is_going_on_says_how_long_it_will_take(tmp_path):
+    folder = whole_run(tmp_path / "going", range(10, 101, 10), finished=False)
+    with lock(lock_beside(folder)):
+        assert page_of_run(folder).progress.words == (
+            "Epoch 1.00 of 4, step 100, about 1 min 30 s left."
+        )
+
+
+def test_there_is_no_verdict_that_is_normal_in_the_first_epoch(tmp_path):
+    idle = train_line(50, mi=0.0, gain=0.9)
+    early = page_of_run(write(tmp_path / "early", [idle], finished=False))
+    assert early.lead.startswith("Undecided since step 50: MI 0.00 of 4.14 nats; a verdict needs")
+    assert early.lead.endswith("one epoch. Let the run go on.")
+    late = page_of_run(write(tmp_path / "late", [idle, {**idle, "epoch": 1.5}], False))
+    assert late.lead.startswith("Not learning since step 50: MI 0.00 of 4.14 nats. What to do:")
+
+
+def test_a_run_that_failed_says_why(tmp_path):
+    line = {"kind": "failure", "step": 120, "epoch": 1.2, "message": "the loss is infinite"}
+    page = page_of_run(write(tmp_path / "bad", [train_line(100), line], finished=False))
+    assert page.lead.startswith("Failed since step 120: the loss is infinite. What to do: lower")
+    assert "; failed. To continue" in page.progress.words
 
 
 def test_a_run_that_measured_nothing_gets_a_page(tmp_path):
     folder = write(tmp_path / "empty", [], finished=False)
-    assert "until no epoch" in text_of(folder) and not curves_of(folder)
+    assert "Epoch 0.00 of 4" in text_of(folder) and "no verdict yet" in text_of(folder)
+    assert not curves_of(folder)
 
 
 def test_a_run_without_labels_or_with_gaps_leaves_them_out(tmp_path):
@@ -176,7 +234,8 @@ def test_a_run_without_labels_or_with_gaps_leaves_them_out(tmp_path):
 def test_many_measurements_are_thinned_and_the_ends_stay(tmp_path):
     folder = write(tmp_path / "long", [train_line(step) for step in range(1, 1001)])
     page = page_of_run(folder)
-    figure = next(section for section in page.sections if section.figures).figures[0]
+    figures = [one for section in page.sections for one in section.figures]
+    figure = next(one for one in figures if one.title == "Loss")
     assert "120 of 1000 measurements are drawn" in figure.caption
     assert len(figure.chart.data[0].x) == len(figure.table.rows) == 120
     ends = f"from {train_line(1)['loss']:.3g} to {train_line(1000)['loss']:.3g}"

@@ -143,8 +143,8 @@ class Comparison:
             sections.append(Section(self.measure.label, [reading], figures=_forests(self.main())))
         names_of = dict.fromkeys(one.name for one in self.contrasts)
         tables = [_difference_table([c for c in self.contrasts if c.name == n]) for n in names_of]
-        first = tables[0] if tables else None
-        sections.append(Section("Differences, paired by seed", self._notes(), first))
+        shown = tables[0] if tables else None
+        sections.append(Section("Differences, paired by seed", self._notes(), shown))
         sections += [Section(one.caption, table=one) for one in tables[1:]]
         measures = measures_of(self.runs)
         if measures and groups:
@@ -156,10 +156,12 @@ class Comparison:
         if 0 < len(groups) <= 3 and all(group.label == group.name for group in groups):
             title = f"Comparison: {' against '.join(group.name for group in groups)}"
         named = "; ".join(f"{one.short} ({_seeds(one)} seeds)" for one in groups)
-        lead = f"{len(self.runs)} runs in {len(groups)} groups by {what}: {named}."
+        about = f"{len(self.runs)} runs in {len(groups)} groups by {what}: {named}."
         if not groups:
-            title, lead = f"Comparison of {len(self.runs)} runs", f"{len(self.runs)} runs."
-        return Page(title, lead, sections, _facts(self.runs))
+            title, about = f"Comparison of {len(self.runs)} runs", f"{len(self.runs)} runs."
+        first = [f"{one.name}, {one.place}: {one.said}" for one in self.main()[:3]]
+        lead = f"{self.measure.label}: {'; '.join(first)}." if self.measure and first else about
+        return Page(title, lead, sections, _facts(self.runs), "" if lead is about else about)
 
     def _notes(self) -> list[Paragraph]:
         if not any(map(finished, self.runs)):

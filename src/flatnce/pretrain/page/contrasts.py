@@ -232,6 +232,11 @@ class Contrast:
         return f"{whole if whole.endswith(first) else first} − {second}"
 
     @property
+    def said(self) -> str:
+        """The mean difference and what it means."""
+        return f"{self.measure.difference(self.paired.mean)}, {self.paired.remark}"
+
+    @property
     def place(self) -> str:
         """At which values of the other settings."""
         if self.pooled_over:

@@ -228,22 +228,20 @@ def project(rows: Tensor, method: str = "auto", seed: int = 0) -> dict[str, Any]
     return {"method": method, "shares": shares, "x": across, "y": up}
 
 
-def inspection_sections(found: Inspection | None, name: str) -> list[Section]:
-    """The sections about the encoder; a hint if it was not inspected."""
+def inspection_sections(found: Inspection | None, name: str) -> tuple[Section, list[Section]]:
+    """The sections about the encoder and of its neighbours; a hint if it was not inspected."""
     if found is None:
         hint = Paragraph(TEXT["not_inspected"].format(name=name))
-        return [Section("The encoder", [hint])]
+        return Section("The encoder", [hint]), []
     about = Paragraph(TEXT["inspected"].format(**found))
-    figures = [_histogram(found), _embedding(found)]
-    sections = [Section("The encoder", [about], figures=figures)]
-    if found["neighbours"]:
-        text = "By cosine of the backbone's features, among the images looked at."
-        same = found["nearest_same"]
-        if same is not None:
-            text += f" The nearest image is of the same class in {100 * same:.1f} % of all cases."
-        gallery = _gallery(found["neighbours"])
-        sections.append(Section("Nearest neighbours", [Paragraph(text)], gallery=gallery))
-    return sections
+    encoder = Section("The encoder", [about], figures=[_histogram(found), _embedding(found)])
+    if not found["neighbours"]:
+        return encoder, []
+    text, same = TEXT["neighbours"].format(**found), found["nearest_same"]
+    if same is not None:
+        text += f" The nearest image is of the same class in {100 * same:.1f} % of all cases."
+    gallery = _gallery(found["neighbours"])
+    return encoder, [Section("Nearest neighbours", [Paragraph(text)], gallery=gallery)]
 
 
 def _histogram(inspection: Inspection) -> Figure:

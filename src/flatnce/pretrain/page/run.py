@@ -7,13 +7,26 @@ from typing import Any
 
 import numpy as np
 
+from flatnce.cli.progress import seconds_left
+from flatnce.core.diagnostics import verdict_on
 from flatnce.core.diagnostics.registry import DIAGNOSTICS
+from flatnce.core.diagnostics.verdict import NEEDED, remedies_of
 from flatnce.messages import format_bytes
 from flatnce.pretrain.page import CATALOGUE, TEXT
 from flatnce.pretrain.page.inspection import inspection_sections, read_inspection
-from flatnce.pretrain.runs.log import Run, read_run, score_cells
+from flatnce.pretrain.runs.listing import summary_of
+from flatnce.pretrain.runs.log import FAILURE, Run, read_run, score_cells
 from flatnce.report.charts import Axis, Line, Reference, line_chart
-from flatnce.report.page import Figure, Page, Paragraph, Section, Table, origin_of, write_page
+from flatnce.report.page import (
+    Figure,
+    Page,
+    Paragraph,
+    Progress,
+    Section,
+    Table,
+    origin_of,
+    write_page,
+)
 from flatnce.report.text import OBJECTIVES, capitalised, duration_text
 
 __all__ = ["page_of_run", "run_page"]
@@ -67,8 +80,8 @@ def _charts() -> list[Curves]:
             charts[name] = replace(charts[name], keys={**charts[name].keys, **keys})
         else:
             axis = f"{entry.label} ({entry.unit})" if entry.unit else entry.label
-            title = capitalised(entry.label)
-            charts[name] = Curves(name, title, entry.description, axis, keys)
+            title, low = capitalised(entry.label), 0.0 if entry.unit == "share" else None
+            charts[name] = Curves(name, title, entry.description, axis, keys, low=low)
     return list(charts.values())
 
 
@@ -92,33 +105,37 @@ def page_of_run(directory: str | Path) -> Page:
     """The page of a training run."""
     run = read_run(directory, "train")
     settings, inspection = flat(run.config), read_inspection(run.directory)
-    memory = (inspection or {}).get("memory")
-    sections = [
-        Section("Verdict", _verdict(run)),
-        Section("Key numbers", table=_key_numbers(run, memory)),
-    ]
-    evaluations = (run.results or {}).get("evaluations") or []
-    if evaluations:
-        header = ["Protocol", "Data", "Step", "Score", "95 % interval", "Top-5", "Test images"]
-        table = Table("On test images", header, [evaluation_row(one) for one in evaluations])
-        sections.append(
-            Section("Evaluations", [Paragraph(TEXT["evaluations"], "The result")], table)
-        )
+    kind, lead = _verdict(run, settings)
+    shown = CATALOGUE["verdict"][kind]
     drawn = [(curves, curves.measured(run.metrics)) for curves in CHARTS]
-    figures = [_figure(curves, measured) for curves, measured in drawn if measured]
-    if figures:
-        sections.append(Section("During training", figures=figures))
-    sections += inspection_sections(inspection, run.directory.name)
+    figures = {curves.name: _figure(curves, found) for curves, found in drawn if found}
+    first = [figures.pop(name) for name in (shown["chart"], "knn") if name in figures]
+    encoder, neighbours = inspection_sections(inspection, run.directory.name)
+    evaluations = (run.results or {}).get("evaluations") or []
+    header = ["Protocol", "Data", "Step", "Score", "95 % interval", "Top-5", "Test images"]
+    scores = Table("On test images", header, [evaluation_row(one) for one in evaluations])
     rows = [(name, "not set" if value is None else str(value)) for name, value in settings.items()]
     config = Table("Every setting of this run", ["Setting", "Value"], rows)
-    sections.append(Section("Configuration", table=config, folded=True))
+    result = Section("Evaluations", [Paragraph(TEXT["evaluations"], "The result")], scores)
+    numbers = _key_numbers(run, (inspection or {}).get("memory"))
+    sections = [
+        Section("What the verdict rests on", [Paragraph(shown["means"])], figures=first),
+        *([result] if evaluations else []),
+        *neighbours,
+        Section("Key numbers", table=numbers),
+        Section("During training", _earlier(run), figures=list(figures.values())),
+        encoder,
+        Section("Configuration", table=config, folded=True),
+    ]
     seeds = run.environment.get("seeds") or [settings.get("seed")]
     facts = {
         **origin_of(run.environment),
         "Seed": ", ".join(str(seed) for seed in seeds),
         "State": "finished" if finished(run) else "unfinished",
     }
-    return Page(f"Training run {run.directory.name}", _lead(run, settings), sections, facts)
+    title, about = f"Training run {run.directory.name}", _about(run, settings)
+    kept = [one for one in sections if one.prose or one.table or one.figures]
+    return Page(title, lead, kept, facts, about, _progress(run, settings))
 
 
 def flat(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -192,47 +209,61 @@ def _same(line: Line, values: Sequence[float | None]) -> bool:
     return bool(np.allclose(one, other, rtol=1e-4, atol=1e-6))
 
 
-def _lead(run: Run, settings: Mapping[str, Any]) -> str:
-    train = _last(run, "train")
-    objective = settings.get("objective", "?")
-    epochs = settings.get("epochs", "?")
-    what = (
-        f"Backbone {settings.get('backbone', '?')}, trained on {settings.get('data', 'images')} "
-        f"with {OBJECTIVES.get(objective, objective)} at batch size "
-        f"{settings.get('batch_size', '?')}"
-    )
+def _about(run: Run, settings: Mapping[str, Any]) -> str:
+    """What was trained, on what and how, in a sentence."""
+    train, given = _last(run, "train"), {"data": "images"} | dict(settings)
+    named = {key: given.get(key, "?") for key in ("backbone", "data", "objective", "batch_size")}
+    named["objective"] = OBJECTIVES.get(named["objective"], named["objective"])
+    what = TEXT["about"].format(**named)
     if train.get("negatives"):
-        what += f": every image has {train['negatives']:,.0f} negatives"
+        what += f", with {train['negatives']:,.0f} negatives per image"
+    epochs = settings.get("epochs", "?")
+    return f"{what}, for {epochs} {'epoch' if epochs == 1 else 'epochs'}."
+
+
+def _progress(run: Run, settings: Mapping[str, Any]) -> Progress | None:
+    """How far an unfinished run is, and how long it will take."""
     if finished(run):
-        return f"{what}. {epochs} {'epoch' if epochs == 1 else 'epochs'}."
-    reached = f"epoch {train['epoch']:.2f}" if train.get("epoch") is not None else "no epoch"
-    return f"Unfinished: this page shows what was measured until {reached} of {epochs}. {what}."
+        return None
+    state, train = summary_of(run.directory, run.directory.name), _last(run, "train")
+    epoch, epochs = train.get("epoch") or 0.0, settings.get("epochs") or 1
+    words = f"Epoch {epoch:.2f} of {epochs}, step {train.get('step', 0):,}"
+    if state["state"] == "running" and epoch:
+        words += f", about {duration_text(seconds_left(train, epochs))} left"
+    elif state["state"] != "running":
+        words += f"; {state['state']}. To continue: flatnce resume {run.directory.name}"
+    return Progress(min(epoch / epochs, 1.0), f"{words}.", state["age"])
 
 
-def _verdict(run: Run) -> list[Paragraph]:
-    """The last verdict first, then the earlier ones if it changed; at most 20."""
+def _verdict(run: Run, settings: Mapping[str, Any]) -> tuple[str, str]:
+    """The kind of the verdict on the newest numbers, and what was found and what to do."""
+    said = (run.results or {}).get("verdict", "")
+    if not said and (broken := _last(run, FAILURE)):
+        said = f"failed since step {broken['step']:,}: {broken['message']}"
+        said += f"; do one of: {'; '.join(remedies_of('failed'))}"
+    judged = [line for line in run.metrics if line.get("kind") == "train"]
+    judged = [{k: v for k, v in one.items() if isinstance(v, int | float)} for one in judged]
+    judged = [one for one in judged if all(key in one for key in NEEDED)]
+    if not said and judged:
+        objective = settings.get("objective", "")
+        said = verdict_on(judged, OBJECTIVES.get(objective, objective)).message
+    found, _, remedies = said.partition("; do one of: ")
+    kind = found.partition(" since ")[0]
+    kind = kind if kind in CATALOGUE["verdict"] else "none"
+    todo = f"What to do: {remedies.replace('; ', '; or ')}." if remedies else ""
+    todo = todo or CATALOGUE["verdict"][kind].get("todo", "")
+    return kind, f"{capitalised(found or TEXT['no_verdict'])}. {todo}"
+
+
+def _earlier(run: Run) -> list[Paragraph]:
+    """The verdicts of the run, the newest first, if it changed; at most 20."""
     said = [record for record in run.metrics if record.get("kind") == "verdict"]
-    last = (run.results or {}).get("verdict")
-    if last:
-        first = Paragraph(f"{capitalised(last)}.", "At the end")
-        history = said if len(said) > 1 else []
-    elif said:
-        *history, newest = said
-        # It was given when it changed; the numbers have moved on since.
-        first = _finding(newest, f"So far, with the numbers of step {newest['step']:,}")
-    else:
-        return [Paragraph("None was given: too little was measured.")]
-    older = [_finding(one, f"From step {one['step']:,} on") for one in reversed(history[-20:])]
-    return [first, *older]
-
-
-def _finding(record: Mapping[str, Any], topic: str) -> Paragraph:
-    since = f" since step {record['since']:,}" if record.get("since") is not None else ""
-    evidence = f": {record['evidence']}" if record.get("evidence") else ""
-    text = f"{record['verdict']}{since}{evidence}."
-    if record.get("remedies"):
-        text += f" Do one of: {'; '.join(record['remedies'])}."
-    return Paragraph(capitalised(text), topic)
+    if len(said) < 2:
+        return []
+    return [
+        Paragraph(f"{one['verdict']}: {one['evidence']}.", f"From step {one['step']:,} on")
+        for one in reversed(said[-20:])
+    ]
 
 
 def _key_numbers(run: Run, memory: Mapping[str, int] | None) -> Table:

@@ -6,6 +6,9 @@
   const said = document.getElementById("live-said");
   const when = document.getElementById("live-when");
   let state = document.documentElement.dataset.state;
+  // When the last measurement was written, by the clock of the reader.
+  const dated = (root) => Date.now() - 1000 * Number(root.dataset.age || 0);
+  let measured = dated(document.documentElement);
 
   // A screen reader announces this, so it changes only when there is news.
   const say = (words) => { if (said.textContent !== words) said.textContent = words; };
@@ -26,6 +29,7 @@
       const fresh = document.adoptNode(newer.querySelector(place));
       document.querySelector(place).replaceWith(fresh);
     }
+    document.dispatchEvent(new Event("updated"));
     for (const element of document.querySelectorAll("main details, main summary, main div")) {
       const name = nameOf(element);
       if (open.has(name)) element.open = true;
@@ -42,8 +46,8 @@
         if (page.ok) {
           const newer = new DOMParser().parseFromString(await page.text(), "text/html");
           state = newer.documentElement.dataset.state;
+          measured = dated(newer.documentElement);
           take(newer);
-          when.textContent = `Newest numbers taken over at ${new Date().toLocaleTimeString()}.`;
         }
       }
       say("This page follows the run.");
@@ -52,5 +56,13 @@
     }
     setTimeout(look, every);
   };
+  const tell = () => {
+    const age = Math.max(0, Math.round((Date.now() - measured) / 1000));
+    const minutes = Math.floor(age / 60), hours = Math.floor(minutes / 60);
+    const said = hours ? `${hours} h ${minutes % 60} min` : minutes ? `${minutes} min ${age % 60} s` : `${age} s`;
+    when.textContent = `Updated ${said} ago.`;
+  };
+  tell();
+  setInterval(tell, 1000);
   setTimeout(look, every);
 })();
