@@ -14,6 +14,8 @@ import tempfile
 from pathlib import Path
 from types import FrameType
 
+from flatnce.files import replace_text
+
 __all__ = ["launch", "stop_requested"]
 
 VARIABLE = "FLATNCE_LAUNCH"  # names the shared folder
@@ -62,9 +64,7 @@ def report_failure(message: str, code: int) -> bool:
     if folder is None:
         return False
     if not has_failed():
-        mine = Path(folder) / f"{FAILURE}.{os.getpid()}"
-        mine.write_text(json.dumps({"message": message, "code": code}), encoding="utf-8")
-        os.replace(mine, Path(folder) / FAILURE)
+        replace_text(Path(folder) / FAILURE, json.dumps({"message": message, "code": code}))
     return True
 
 

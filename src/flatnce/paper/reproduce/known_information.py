@@ -8,7 +8,7 @@ import itertools
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from torch.nn.functional import softplus
 from flatnce.core.contrast import Contrast
 from flatnce.core.diagnostics import best_scale
 from flatnce.functional import contrast_from_logits
-from flatnce.mi.bounds import barber_agakov, flo, flo_alternating_losses, infonce, mine_loss
+from flatnce.mi.bounds import barber_agakov, flo_alternating_losses, infonce, mine_loss
 from flatnce.mi.critics import (
     BoundedScale,
     Critic,
@@ -354,8 +354,7 @@ def _rows(
     """Train critics with a bound, and give its rows of the table, one per information."""
     if variant.trains:
         trained = train_critics(variant, size)
-        with torch.no_grad():
-            own = bias_and_deviation(variant, size, size.batch, trained)
+        own = bias_and_deviation(variant, size, size.batch, trained)
     for nats in size.nats:
         measures = {
             TRUE_BIAS: cell(true[nats][0], "rounded"),
@@ -372,13 +371,11 @@ def _rows(
         yield {"variables": {**words, "nats": nats}, "measures": measures}
 
 
-def bias_and_deviation(
+@torch.no_grad()
+def batch_values(
     variant: Variant, size: Size, batch: int, trained: TrainedCritics | None = None
-) -> dict[float, tuple[Values, Values]]:
-    """Bias and standard deviation per seed over held-out batches, by information.
-
-    They are of the value at the true critic, or at the critics that the bound trained.
-    """
+) -> list[list[float]]:
+    """The value on each held-out batch, by run: at the true critic, or at trained, finite ones."""
     stream = Stream(size, 2 if trained is None else 3)
     values: list[list[float]] = [[] for _ in size.runs]
     for _ in range(size.batches):
@@ -390,6 +387,14 @@ def bias_and_deviation(
                 values[run].append(float(_true_value(variant, x[run], y[run], nats)))
             elif trained.alive[run]:
                 values[run].append(float(variant.value(scores[run], dual[run])))
+    return values
+
+
+def bias_and_deviation(
+    variant: Variant, size: Size, batch: int, trained: TrainedCritics | None = None
+) -> dict[float, tuple[Values, Values]]:
+    """Bias and standard deviation per seed over held-out batches, by information."""
+    values = batch_values(variant, size, batch, trained)
     numbers = {}
     for nats in size.nats:
         target = _target(variant, nats, size.dimensions)
@@ -613,19 +618,12 @@ def _gaussians(nats: float) -> str:
     return f"Gaussians, {nats:g} nats"
 
 
-@torch.no_grad()
 def _flo_values(trained: TrainedCritics) -> Values:
     """FLO of the critic and its u on held-out batches with all negatives: a bound."""
-    size, total = trained.size, torch.zeros(trained.critics.count, dtype=torch.float64)
-    stream = Stream(size, purpose=3)
-    for _ in range(size.batches):
-        scores, dual = _scores_and_dual(trained.critics, *stream.draw(size.batch))
-        for run in trained.alive.nonzero().flatten().tolist():
-            total[run] += flo(scores[run].double(), dual[run].double()) / size.batches
-    return [
-        float(value) if alive and value.isfinite() else None
-        for value, alive in zip(total, trained.alive, strict=True)
-    ]
+    variant, size = replace(trained.variant, single=False), trained.size
+    runs = batch_values(variant, size, size.batch, trained)
+    means = [sum(values) / len(values) if values else math.nan for values in runs]
+    return [mean if math.isfinite(mean) else None for mean in means]
 
 
 def _image_cells(outcomes: Sequence[Outcome]) -> dict[str, Any]:
