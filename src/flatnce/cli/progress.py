@@ -17,8 +17,7 @@ def show_progress(
     """A function that shows each line of a run, during the block.
 
     On a terminal a bar and one line on standard error are kept up to date; elsewhere each line is
-    printed.
-    Notes and verdicts that something is wrong are printed separately.
+    printed. Notes and verdicts that something is wrong are printed separately.
     """
     watched: dict[str, Any] = {}
     with live_line(quiet=quiet) as (update, say):
