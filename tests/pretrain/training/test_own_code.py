@@ -22,6 +22,7 @@ from flatnce.pretrain.page.run import run_page
 from flatnce.pretrain.runs.log import read_run
 from flatnce.pretrain.training import saved
 from flatnce.pretrain.training.estimate import estimate_run
+from flatnce.pretrain.training.images import load_images, shared_images
 from flatnce.pretrain.training.state import EAGER_STEPS, CudaGraphStep, Step, Training
 from forked import Forked
 from made_runs import assert_same_run
@@ -188,6 +189,17 @@ def test_two_runs_with_objects_of_one_kind_have_their_own_data(tmp_path):
         train(quick(epochs=1), tmp_path / str(shift), encoder=own_things.Network, data=rows)
     config, _ = saved.read_saved(tmp_path / "0")
     assert config.data.data.value[0][0].mean() < 50
+
+
+def test_shared_images_are_not_those_of_other_objects_of_the_same_name():
+    rows, first, second = own_things.Rows(), (lambda x: x), (lambda x: -x)
+    base = TrainConfig().override(data=rows)
+    configs = [base.override(augment=one).data for one in (first, second, first)]
+    with shared_images():
+        one, other, again = map(load_images, configs)
+        assert one.augment is first and other.augment is second and again is one
+        tests = [base.override(split="test", test_data=[*rows][:n]).data for n in (24, 32)]
+        assert [len(load_images(data)) for data in tests] == [24, 32]
 
 
 # What comes after training.

@@ -37,7 +37,7 @@ __all__ = [
     "views_of",
 ]
 
-_Shared = dict[tuple[DataConfig, int, torch.device], AnySet]
+_Shared = dict[tuple[DataConfig, tuple[int, ...], torch.device], AnySet]
 _shared: ContextVar[_Shared | None] = ContextVar("shared images", default=None)
 
 
@@ -82,7 +82,9 @@ def load_images(data: DataConfig, device: torch.device | str = "cpu") -> AnySet:
     """The data set of a config; on a device if it is held in memory."""
     place, host, shared = torch.device(device), torch.device("cpu"), _shared.get()
     held: _Shared = {} if shared is None else shared
-    key = replace(data, workers=None, decode="cpu"), id(getattr(data.data, "value", None))
+    # Objects of one name are not one object; the config in the key keeps them alive.
+    objects = tuple(id(getattr(one, "value", None)) for one in vars(data).values())
+    key = replace(data, workers=None, decode="cpu"), objects
     if (*key, host) not in held:
         held[*key, host] = _read_images(data)
     found = held[*key, host]
