@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from flatnce.pretrain import load_encoder, preset
 from flatnce.pretrain.data import FolderSet, ImageSet
 from flatnce.pretrain.evaluation import extract
 from flatnce.pretrain.exporting import export
-from flatnce.pretrain.training import loop
+from flatnce.pretrain.training import loop, named
 from flatnce.pretrain.training.loop import Outcome
 
 pytestmark = pytest.mark.usefixtures("_alone")
@@ -221,6 +222,18 @@ def test_train_starts_a_run_with_its_settings_and_passes_the_rest_on(monkeypatch
     with pytest.raises(ValueError, match="linear"):
         flatnce.train("digits", evaluate=["linaer"])
     assert not calls
+
+
+@pytest.mark.parametrize("rank, pages", [("0", 1), ("1", 0)])
+def test_the_first_process_alone_evaluates_and_writes_the_page(monkeypatch, rank, pages):
+    outcome = Outcome(Path("runs/any"), finished=True, step=30)
+    monkeypatch.setattr(loop, "train", Mock(return_value=outcome))
+    monkeypatch.setattr(named, "read_run", Mock(return_value=Mock(results={"labelled": True})))
+    for name in ("evaluate_run", "run_page"):
+        monkeypatch.setattr(named, name, Mock())
+    monkeypatch.setenv("RANK", rank)
+    assert flatnce.train("digits") is outcome
+    assert named.evaluate_run.call_count == named.run_page.call_count == pages
 
 
 @pytest.mark.slow

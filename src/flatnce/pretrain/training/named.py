@@ -1,5 +1,6 @@
 """``flatnce.train``: a run by its name and settings."""
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -51,6 +52,8 @@ def train(
     if evaluate:
         expand(evaluate)  # refuses an unknown name before training
     outcome = loop.train(asked, runs_folder() / (name or asked.usual_name), **rest)
+    if int(os.environ.get("RANK", "0")) > 0:
+        return outcome  # the first process of torchrun does the rest
     labelled = (read_run(outcome.directory).results or {}).get("labelled", False)
     if outcome.finished and labelled and evaluate:
         evaluate_run(outcome.directory, evaluate, device=asked.run.device)
