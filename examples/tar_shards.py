@@ -17,7 +17,6 @@ def main(shards, directory, **settings):
     config = preset("folder").override(
         data=shards,  # 000017.jpg and its class 000017.cls, of which training does not know
         backbone="small",
-        stem="auto",
         view_size=32,
         decode_size=32,
         batch_size=16,

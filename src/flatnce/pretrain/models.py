@@ -110,9 +110,9 @@ class SmallNet(nn.Module):
 
 def _small(name: str, stem: str, size: int | None, channels: int, pretrained: bool) -> nn.Module:
     if stem == "standard" or pretrained:
+        given = "pretrained=True" if pretrained else f"stem={stem!r}"
         raise ValueError(
-            f"backbone 'small' has one stem and no published weights, but stem={stem!r} and "
-            f"pretrained={pretrained} were given; leave both out, or take resnet18"
+            f"{given}: backbone 'small' has one stem and no published weights; take resnet18"
         )
     return SmallNet(channels)
 

@@ -54,6 +54,18 @@ def test_a_run_ends_in_evaluations_and_a_page_and_is_not_overwritten(capsys):
     assert json.loads(capsys.readouterr().out)["step"] == 7
 
 
+def test_a_folder_of_photos_takes_the_small_backbone(capsys, tmp_path):
+    for number in range(8):
+        write_image(tmp_path / "photos" / f"{number}.jpg", seed=number)
+    typed = "train ./photos --backbone small --batch-size 4 --epochs 1 --device cpu --workers 0"
+    more = "--view-size 8 --decode-size 8 --pool 4 --no-tensorboard --evaluate --name p --stem"
+    assert main([*typed.split(), *more.split(), "standard"]) == 2
+    assert "--stem standard: --backbone small has one stem" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+    assert main([*typed.split(), *more.split()[:-1]]) == 0
+    assert read_run("runs/p").results["step"] == 2
+
+
 def test_tuning_prints_every_trial_and_trains_with_the_best(capsys):
     rates = ["--tune", "0.05", "0.4"]
     assert main(["train", "digits", "--name", "t", "--evaluate", *rates, *QUICK]) == 0

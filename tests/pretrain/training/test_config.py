@@ -1,9 +1,11 @@
 from dataclasses import fields
 
 import pytest
+import torch
 
 from flatnce.pretrain import PRESETS, TrainConfig, preset
 from flatnce.pretrain.data import CATALOG
+from flatnce.pretrain.training.learner import build_encoder
 
 
 def test_leaf_names_are_unique_over_the_sections():
@@ -25,6 +27,17 @@ def test_every_data_set_has_a_preset_that_trains_on_it(name):
     assert config.data.split in CATALOG[name].splits
 
 
+@pytest.mark.parametrize("name, size", [("./photos", 128), ("stl10", 96), ("imagenet", 224)])
+def test_a_preset_for_large_images_has_the_standard_stem_and_takes_any_backbone(name, size):
+    config = preset(name)
+    assert (config.views.view_size or CATALOG[name].size) == size
+    with torch.device("meta"):
+        encoder = build_encoder(config.model, torch.zeros(2, 3, size, size))
+    assert encoder.backbone.conv1.kernel_size == (7, 7)
+    small = config.override(backbone="small")
+    assert build_encoder(small.model, torch.zeros(2, 3, 8, 8)).backbone.width == 128
+
+
 @pytest.mark.parametrize(
     "settings, words",
     [
@@ -39,6 +52,8 @@ def test_every_data_set_has_a_preset_that_trains_on_it(name):
         ({"ess": 0.3, "learn_temperature": True}, "learn_temperature=True and ess=0.3 both"),
         ({"momentum_encoder": 0.99}, "queue=0"),
         ({"momentum_encoder": 1.5, "queue": 8}, "momentum_encoder=1.5"),
+        ({"backbone": "small", "stem": "standard"}, "^stem='standard': backbone='small' has one"),
+        ({"backbone": "small", "pretrained": True}, "^pretrained=True: .*no published weights"),
         ({"rate": 0.0}, "rate=0.0"),
         ({"epochs": 0}, "epochs=0"),
         ({"batch_size": 1}, "batch_size=1 leaves no negatives"),
