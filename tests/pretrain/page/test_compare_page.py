@@ -1,6 +1,7 @@
 """Runs compared: groups, pairs, intervals, and the page that says so."""
 
 import itertools
+import json
 import math
 import statistics
 
@@ -95,6 +96,20 @@ def test_groups_are_made_by_what_differs_but_the_seed(tmp_path):
     assert names == ["objective"]
     assert [group.name for group in groups] == ["InfoNCE", "FlatNCE"]
     assert [len(group.runs) for group in groups] == [2, 2]
+
+
+def test_bookkeeping_does_not_keep_runs_apart_and_how_images_are_read_does(tmp_path):
+    runs = write_pairs(tmp_path, [0.1, 0.2])
+    for number, run in enumerate(runs):
+        header = json.loads((run / "config.json").read_text())
+        header["config"]["watch"] = {"pool": 64 + number, "wandb": f"s{number}", "log_every": 5}
+        header["config"]["data"] |= {} if number % 3 else {"stream": False, "workers": number}
+        (run / "config.json").write_text(json.dumps(header))
+    assert group_runs(read_runs(runs))[1] == ["objective"]
+    assert difference(runs)["pairs"] == 2
+    header["config"]["data"]["stream"] = True
+    (runs[-1] / "config.json").write_text(json.dumps(header))
+    assert group_runs(read_runs(runs))[1] == ["stream", "objective"]
 
 
 @pytest.mark.parametrize("against, first", [(None, "InfoNCE"), ("flatnce", "FlatNCE")])

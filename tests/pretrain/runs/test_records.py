@@ -26,6 +26,11 @@ def plain(**settings):
         ({"temperature": 0.2}, False, False),
         ({"watch_every": 3.0}, True, False),
         ({"keep": 1}, True, False),
+        ({"pool": 64, "knn_neighbours": 5}, True, False),
+        ({"wandb": "study", "workers": 2}, True, True),
+        ({"stream": True}, False, False),
+        ({"decode": "gpu"}, False, False),
+        ({"skip_unreadable": True}, False, False),
         ({"device": "cuda:1", "root": "/elsewhere", "tensorboard": False}, True, True),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
@@ -41,6 +46,13 @@ def test_a_key_does_not_depend_on_the_order_or_on_the_sections():
     flat = TrainConfig().flat()
     turned = dict(reversed(flat.items()))
     assert key_of({"": flat}) == key_of({"all": turned}) == key_of(plain())
+
+
+def test_an_older_config_without_a_setting_of_reading_has_the_key_of_its_default():
+    older = plain()
+    for name in ("stream", "decode", "skip_unreadable"):
+        del older["data"][name]
+    assert key_of(older) == key_of(plain())
 
 
 def test_the_settings_of_an_old_record_have_their_present_names(monkeypatch):

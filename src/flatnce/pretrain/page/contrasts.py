@@ -13,13 +13,11 @@ from flatnce.messages import check_choice
 from flatnce.pretrain.page import CATALOGUE
 from flatnce.pretrain.page.run import finished, flat
 from flatnce.pretrain.runs.log import Run, protocol_name, read_run
-from flatnce.pretrain.runs.records import UNRECORDED
+from flatnce.pretrain.training.config import BOOKKEEPING, TrainConfig
 from flatnce.report.text import OBJECTIVES, UNITS, VARIABLES
 
 __all__ = ["measures_of"]
 
-# Settings that change where or how often something is done, and not what is learned.
-NOT_COMPARED = (*UNRECORDED, "keep", "log_every", "watch_every", "checkpoint_every")
 MOST_SEEDS = 1000
 LEAST_PAIRS = 3  # for an interval: with two it is about 13 standard errors wide
 
@@ -77,12 +75,16 @@ def main_measure(measures: Sequence[Measure], asked: str | None = None) -> Measu
 
 def read_runs(directories: Sequence[str | Path]) -> list[Run]:
     """The runs to compare, at least two, no two of the same settings and seed."""
-    runs = [read_run(directory, "train") for directory in directories]
+    runs, usual = [], TrainConfig().plain()
+    for run in (read_run(directory, "train") for directory in directories):
+        # A setting that an older run lacks is at its default.
+        config = {name: part | run.config.get(name, {}) for name, part in usual.items()}
+        runs.append(replace(run, config=config))
     if len(runs) < 2:
         raise ValueError(f"there is {len(runs)} run; name at least two to compare")
     seen: dict[str, Run] = {}
     for run in runs:
-        kept = {k: v for k, v in flat(run.config).items() if k not in NOT_COMPARED}
+        kept = {k: v for k, v in flat(run.config).items() if k not in BOOKKEEPING}
         other = seen.setdefault(repr(kept), run)
         if other is not run:
             raise ValueError(
@@ -103,7 +105,7 @@ def differing_settings(runs: Sequence[Run], by: Sequence[str] = ()) -> list[str]
     return [
         name
         for name in names
-        if name not in (*NOT_COMPARED, "seed")
+        if name not in (*BOOKKEEPING, "seed")
         and len({repr(one.get(name)) for one in settings}) > 1
     ]
 

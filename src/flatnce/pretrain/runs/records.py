@@ -12,10 +12,10 @@ from typing import Any
 
 from flatnce.files import check_format, replace_text
 from flatnce.pretrain.runs.log import Run, add_paper_ess
+from flatnce.pretrain.training.config import BOOKKEEPING, UNMEASURED, DataConfig
 
 __all__ = [
     "FORMAT_VERSION",
-    "UNRECORDED",
     "key_of",
     "read_records",
     "record_of",
@@ -29,9 +29,8 @@ RENAMED: tuple[Mapping[str, str], ...] = ()
 """The settings that each version of their names renamed, from version 2 on: the new by the old. A
 setting that is added needs no version: its default is what older runs did."""
 
-# Settings that change nothing that is in a record; then those that change only what is measured.
-UNRECORDED = "root workers device tensorboard wandb skip_unreadable stream decode".split()
-MEASURED = "log_every watch_every checkpoint_every keep pool knn_neighbours".split()
+# Settings that the keys of committed records lack; those runs had the defaults.
+ADDED = {name: getattr(DataConfig(), name) for name in ("skip_unreadable", "stream", "decode")}
 
 LEFT_OUT = "kind seconds steps objective_loss images_per_second".split()  # of lines of metrics
 RESULTS = ("step", "epochs", "images", "seconds", "verdict")
@@ -45,8 +44,9 @@ def key_of(config: Mapping[str, Mapping[str, Any]], *, measured: bool = False) -
         measured: Also distinguish runs by what is measured in them, and when.
     """
     settings = {name: value for part in config.values() for name, value in part.items()}
-    for name in UNRECORDED if measured else UNRECORDED + MEASURED:
+    for name in UNMEASURED if measured else BOOKKEEPING:
         settings.pop(name, None)
+    settings = {name: v for name, v in settings.items() if name not in ADDED or v != ADDED[name]}
     text = json.dumps(settings, sort_keys=True, separators=(",", ":"))
     return f"v{1 + len(RENAMED)}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 

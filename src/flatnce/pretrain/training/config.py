@@ -21,12 +21,19 @@ from flatnce.pretrain.data.catalog import DECODERS
 from flatnce.pretrain.own_code import Named, is_own
 from flatnce.toml_files import read_toml
 
-__all__ = ["DataConfig", "PRESETS", "TrainConfig", "preset"]
+__all__ = ["BOOKKEEPING", "DataConfig", "PRESETS", "TrainConfig", "UNMEASURED", "preset"]
 
 OPTIMIZERS = ("sgd", "adamw", "lars")
 SCALING_RULES = ("linear", "sqrt", "none")
 OWN = ("backbone", "data", "test_data", "augment", "batch_augment", "prepare")
 """The settings that may name a user's code."""
+UNMEASURED = ("root", "workers", "device", "tensorboard", "wandb")
+"""The settings that change neither what is learned nor what is measured."""
+BOOKKEEPING = (
+    *UNMEASURED,
+    *("log_every", "watch_every", "checkpoint_every", "keep", "pool", "knn_neighbours"),
+)
+"""The settings that do not change what is learned."""
 
 
 @dataclass(frozen=True)
