@@ -4,6 +4,8 @@ import multiprocessing
 import os
 import queue
 import signal
+import time
+from functools import partial
 
 import pytest
 import torch
@@ -19,6 +21,7 @@ from flatnce.pretrain.sweeping.devices import (
 from flatnce.pretrain.sweeping.sweep import read_sweep, sweep
 from flatnce.pretrain.training.processes import Interrupts
 from made_runs import assert_same_run, quick_config
+from tiny_sets import write_image
 
 TINY = quick_config(batch_size=700, view_size=4)  # two steps
 FOUR = {f"s{seed}": TINY.override(seed=seed) for seed in range(4)}
@@ -144,3 +147,58 @@ def test_a_signal_lets_every_process_save_and_stop(tmp_path):
 def test_an_error_of_a_process_is_raised_by_the_first():
     with Interrupts() as interrupts, pytest.raises(ValueError, match=r"no [ab]"):
         on_cards(failing, ["a", "b"], [None, None], interrupts, print)
+
+
+@pytest.mark.slow
+def test_a_process_starts_workers_that_read_files(tmp_path):
+    for number in range(8):
+        write_image(tmp_path / "photos" / f"{number}.jpg", seed=number)
+    small = {"backbone": "small", "view_size": 8, "decode_size": 8, "batch_size": 4, "epochs": 1}
+    config = TINY.override(data=str(tmp_path / "photos"), stream=True, workers=1, **small)
+    configs = {f"s{seed}": config.override(seed=seed) for seed in range(2)}
+    found = sweep(configs, tmp_path / "two", devices=2)
+    assert [(run.state, run.taken, run.failure) for run in found] == [("done", 2, "")] * 2
+
+
+def lingering(held, share, interrupts, report):
+    report(next(share), {"kind": "state"})
+    while not interrupts.asked:
+        time.sleep(0.01)
+    for _ in range(2_000):
+        report("late", {"kind": "x" * 100})  # more than a pipe holds
+    return []
+
+
+def fail(name, line):
+    raise RuntimeError(name)
+
+
+def launch(held, seen):
+    with Interrupts() as interrupts:
+        on_cards(partial(lingering, held), ["a", "b"], [None, None], interrupts, seen)
+
+
+@pytest.mark.slow
+def test_no_process_outlives_an_error_of_the_first(monkeypatch):
+    monkeypatch.setattr("flatnce.pretrain.sweeping.devices.GRACE", 0.5)
+    with pytest.raises(RuntimeError, match=r"a|b"):
+        launch(None, fail)
+    assert multiprocessing.active_children() == []
+
+
+def tell(said, name, line):
+    said.put(name)
+
+
+@pytest.mark.slow
+def test_no_process_outlives_the_first():
+    context = multiprocessing.get_context("spawn")
+    (reader, held), said = context.Pipe(duplex=False), context.Queue()
+    first = context.Process(target=launch, args=(held, partial(tell, said)))
+    first.start()
+    held.close()  # the others hold it until they end
+    assert {said.get(timeout=60), said.get(timeout=60)} == {"a", "b"}
+    first.kill()
+    assert reader.poll(30)
+    with pytest.raises(EOFError):
+        reader.recv()

@@ -17,6 +17,7 @@ __all__ = ["choose_cards", "on_cards"]
 Report = Callable[[str, Mapping[str, Any]], None]
 Work = Callable[[Iterator[str], Interrupts, Report], Sequence[Any]]
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+GRACE = 60.0  # seconds in which a process saves and stops before it is killed
 
 
 def choose_cards(configs: Mapping[str, TrainConfig], devices: int) -> Sequence[str | None]:
@@ -46,9 +47,12 @@ class LauncherStops(Interrupts):
     @property
     def asked(self) -> bool:
         """Whether this process should stop."""
-        above = multiprocessing.parent_process()
-        gone = above is not None and not above.is_alive()
-        return self.signalled or gone or bool(self.stop.is_set())
+        return self.signalled or _is_orphan() or bool(self.stop.is_set())
+
+
+def _is_orphan() -> bool:
+    above = multiprocessing.parent_process()
+    return above is not None and not above.is_alive()
 
 
 def on_cards(
@@ -66,9 +70,9 @@ def on_cards(
     context = multiprocessing.get_context("spawn")  # a forked process cannot use CUDA
     taken, stop, said = context.Value("l", 0), context.Event(), context.Queue()
     shared = (list(names), taken, stop, said)
+    # Not daemons, which cannot start the workers that read data.
     processes = [
-        context.Process(target=_process, args=(work, card, len(cards), *shared), daemon=True)
-        for card in cards
+        context.Process(target=_process, args=(work, card, len(cards), *shared)) for card in cards
     ]
     found: list[Any] = []
     errors: list[Exception] = []
@@ -88,12 +92,23 @@ def on_cards(
             else:
                 {"found": found, "error": errors}[kind].extend(content[0])
     finally:
-        for process in processes:
-            if process.is_alive():
-                process.terminate()
+        _end([process for process in processes if process.is_alive()])
     if errors:
         raise errors[0]
     return found
+
+
+def _end(processes: Sequence[Any]) -> None:
+    """Ask processes to stop, and kill those that do not, or all if that is interrupted."""
+    try:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.join(GRACE)
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
 
 
 def _process(
@@ -121,3 +136,5 @@ def _process(
             said.put(("found", list(work(share(), interrupts, report))))
     except (ValueError, OSError) as error:
         said.put(("error", [error]))
+    if _is_orphan():
+        said.cancel_join_thread()  # nobody reads it
