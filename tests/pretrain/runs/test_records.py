@@ -55,6 +55,18 @@ def test_an_older_config_without_a_setting_of_reading_has_the_key_of_its_default
     assert key_of(older) == key_of(plain())
 
 
+def test_a_target_of_the_ess_has_another_key_than_under_the_older_rule(monkeypatch):
+    config = plain(ess=0.3)
+    record = {"key": key_of(config), "config": config}
+    assert settings_of(record)["ess"] == 0.3
+    monkeypatch.setattr(records, "ESS_RULE", "another")
+    other, without = key_of(config), key_of(plain())
+    assert other[-8:] != record["key"][-8:]  # folders of runs are named by these
+    assert settings_of({"key": "v1-0123", "config": config})["ess_paper"] == 0.3
+    monkeypatch.undo()
+    assert key_of(plain()) == without and "population" not in without
+
+
 def test_the_settings_of_an_old_record_have_their_present_names(monkeypatch):
     record = {"key": key_of(plain()), "config": plain()}
     assert record["key"].startswith("v1-") and settings_of(record) == TrainConfig().flat()

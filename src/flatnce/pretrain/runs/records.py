@@ -32,6 +32,10 @@ setting that is added needs no version: its default is what older runs did."""
 # Settings that the keys of committed records lack; those runs had the defaults.
 ADDED = {name: getattr(DataConfig(), name) for name in ("skip_unreadable", "stream", "decode")}
 
+# In the key of a run with a target of the ESS, which is that of the population. Runs whose keys
+# lack it held the paper's form.
+ESS_RULE = "population"
+
 LEFT_OUT = "kind seconds steps objective_loss images_per_second".split()  # of lines of metrics
 RESULTS = ("step", "epochs", "images", "seconds", "verdict")
 
@@ -47,15 +51,18 @@ def key_of(config: Mapping[str, Mapping[str, Any]], *, measured: bool = False) -
     for name in UNMEASURED if measured else BOOKKEEPING:
         settings.pop(name, None)
     settings = {name: v for name, v in settings.items() if name not in ADDED or v != ADDED[name]}
-    text = json.dumps(settings, sort_keys=True, separators=(",", ":"))
-    return f"v{1 + len(RENAMED)}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    rule = "" if settings.get("ess") is None else f"{ESS_RULE}-"
+    text = rule + json.dumps(settings, sort_keys=True, separators=(",", ":"))
+    return f"v{1 + len(RENAMED)}-{rule}{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def settings_of(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a record's config by their present names."""
+    """The settings of a record's config by their present names; an older ESS target has none."""
     settings = {name: value for part in record["config"].values() for name, value in part.items()}
     for renamed in RENAMED[int(record["key"][1:].partition("-")[0]) - 1 :]:
         settings = {renamed.get(name, name): value for name, value in settings.items()}
+    if settings.get("ess") is not None and ESS_RULE not in record["key"]:
+        settings["ess_paper"] = settings.pop("ess")
     return settings
 
 
