@@ -18,6 +18,7 @@ from flatnce import __version__
 from flatnce.cli.launch import has_failed, report_failure
 from flatnce.cli.options import as_typed, forget_options
 from flatnce.messages import did_you_mean
+from flatnce.pretrain.own_code import is_own, trust_code
 from flatnce.toml_files import read_toml
 
 __all__ = ["main"]
@@ -87,6 +88,12 @@ def _dispatch(name: str, arguments: list[str]) -> int:
     if has_failed():
         return 0  # restarted after an error that would only repeat
     forget_options()
+    if "--trust-code" in arguments:
+        arguments = [each for each in arguments if each != "--trust-code"]
+        trust_code()
+    typed = [each.rpartition("=")[2] for each in arguments]
+    for own in filter(is_own, typed):
+        trust_code(own)
     try:
         return int(import_module(HOMES[name]).run(arguments))
     except SystemExit as stop:  # tyro ends the program after a help

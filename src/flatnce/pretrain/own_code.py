@@ -2,6 +2,8 @@
 
 A config is a record of names. ``package.module:name`` is imported when it is needed, never before.
 An object given in Python is carried by its :class:`Named` name; ``config.json`` has only the name.
+Importing runs code, so a name is imported only if :func:`trust_code` allows it: what was typed on
+the command line or given to ``train`` is allowed, a name read from a run or an export is not.
 """
 
 import os
@@ -10,9 +12,10 @@ import sys
 from importlib import import_module
 from typing import Any, TypedDict
 
-__all__ = ["ARGUMENTS", "OBJECT", "Named", "OwnObjects", "is_own", "own_object"]
+__all__ = ["ARGUMENTS", "OBJECT", "Named", "OwnObjects", "is_own", "own_object", "trust_code"]
 
 OBJECT = "object"  # in place of the module of what cannot be imported
+TRUSTED = "FLATNCE_TRUSTED_CODE"  # names, or *; in the environment, for processes started here
 ARGUMENTS = {"backbone": "encoder"}
 """The argument of each setting that takes an object, where they have different names."""
 
@@ -68,6 +71,18 @@ def is_own(name: str) -> bool:
     return isinstance(name, Named) or _IMPORT_PATH.fullmatch(name) is not None
 
 
+def trust_code(*names: str) -> None:
+    """Allow imports of code that runs and exports name, from now on.
+
+    Without this, a run directory of somebody else could run any code when it is evaluated.
+
+    Arguments:
+        *names: Import paths, ``package.module:name``; all without any.
+    """
+    allowed = [*os.environ.get(TRUSTED, "").split(), *(names or ["*"])]
+    os.environ[TRUSTED] = " ".join(dict.fromkeys(allowed))
+
+
 def own_object(setting: str, name: str) -> Any:
     """The object that a setting of a config names; imports it if it was not given."""
     if isinstance(name, Named):
@@ -82,6 +97,11 @@ def own_object(setting: str, name: str) -> Any:
         )
     if module.partition(".")[0] in sys.stdlib_module_names:
         raise ValueError(f"{setting}={name!r} is in Python's standard library; name your own code")
+    if {name, "*"}.isdisjoint(os.environ.get(TRUSTED, "").split()):
+        raise ValueError(
+            f"{setting}={name!r} is code outside flatnce, and importing it runs it; if you trust "
+            "it, pass --trust-code, or in Python call flatnce.pretrain.trust_code() before"
+        )
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # as `python -m` does; the installed command does not
     try:

@@ -22,7 +22,7 @@ from torch import Tensor
 from flatnce.core import distributed
 from flatnce.core.diagnostics import Interval
 from flatnce.messages import html_card
-from flatnce.pretrain.own_code import OwnObjects
+from flatnce.pretrain.own_code import OwnObjects, is_own, trust_code
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.folder import run_lock
 from flatnce.pretrain.runs.log import FAILURE, RunLog, read_run, score_cells
@@ -95,6 +95,9 @@ def train(
             ``prepare``, functions that :class:`~flatnce.pretrain.OwnSet` describes.
     """
     config = config.override(**own_settings(objects))
+    for value in config.flat().values():
+        if isinstance(value, str) and is_own(value):
+            trust_code(value)  # the caller names it
     return _take_all(train_steps(config, directory, report=report, replace=replace))
 
 
