@@ -23,7 +23,7 @@ PACKAGE = Path(__file__).parent.parent / "src" / "flatnce"
 
 # From the top down. A module imports from the blocks above its own and from its own folder.
 BLOCKS: tuple[tuple[str, ...], ...] = (
-    ("lazy", "extras", "environment", "files", "messages", "toml_files"),
+    ("lazy", "extras", "environment", "files", "messages", "own_code", "toml_files"),
     ("core",),
     ("functional", "integrations"),
     ("report", "cli"),

@@ -18,7 +18,7 @@ from flatnce import __version__
 from flatnce.cli.launch import has_failed, report_failure
 from flatnce.cli.options import as_typed, forget_options
 from flatnce.messages import did_you_mean
-from flatnce.pretrain.own_code import is_own, trust_code
+from flatnce.own_code import is_own, trust_code
 from flatnce.toml_files import read_toml
 
 __all__ = ["main"]

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from flatnce.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from flatnce.own_code import trust_code
     from flatnce.pretrain.data import OwnSet, Resident, Views, load
     from flatnce.pretrain.embedding import Embedder
     from flatnce.pretrain.evaluation import extract, knn_predict, linear_probe
     from flatnce.pretrain.models import Encoder, backbone, head
-    from flatnce.pretrain.own_code import trust_code
     from flatnce.pretrain.runs.folder import find_run
     from flatnce.pretrain.sweeping.sweep import SweptRun, sweep
     from flatnce.pretrain.training.config import PRESETS, TrainConfig, preset

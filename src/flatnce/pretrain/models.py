@@ -20,7 +20,7 @@ from flatnce.core import distributed
 from flatnce.core.control import Schedule
 from flatnce.extras import require_extra
 from flatnce.messages import check_at_least, check_choice, did_you_mean
-from flatnce.pretrain.own_code import is_own, own_object
+from flatnce.own_code import is_own, own_object
 
 __all__ = [
     "BACKBONES",

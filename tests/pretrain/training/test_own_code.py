@@ -12,11 +12,11 @@ from torch import nn
 
 import own_things
 from flatnce.cli import main
+from flatnce.own_code import TRUSTED, Named, is_own, own_object
 from flatnce.pretrain import TrainConfig, load_encoder, resume, train, use_objects
 from flatnce.pretrain.data import ReadyViews
 from flatnce.pretrain.evaluation import evaluate_run
 from flatnce.pretrain.exporting.forms import export, load_exported
-from flatnce.pretrain.own_code import Named, is_own, own_object
 from flatnce.pretrain.page.inspection import inspect_encoder, read_inspection
 from flatnce.pretrain.page.run import run_page
 from flatnce.pretrain.runs.log import read_run
@@ -56,6 +56,29 @@ def test_an_object_goes_by_its_import_path_or_its_kind():
     assert own_object("augment", Named(local)) is local
     assert all(map(is_own, ("a.b:c", "object:Rows", "a:B.c", Named(local))))
     assert not any(map(is_own, ("./a:b", "C:\\photos", "resnet18", "hf-hub:timm/vit", "a:b c")))
+
+
+def test_a_name_is_imported_only_if_it_is_typed_given_to_train_or_trusted(
+    tmp_path, monkeypatch, capsys
+):
+    train(quick(**NAMES), tmp_path / "run")
+    export(tmp_path / "run", "torch", tmp_path / "export")
+    asked = {
+        "evaluate": ["--protocol", "knn"],
+        "report": [],
+        "export": ["--to", "torch", "--out", str(tmp_path / "again")],
+        "resume": [],
+    }
+    monkeypatch.delenv(TRUSTED)
+    for command, options in asked.items():
+        assert main([command, str(tmp_path / "run"), *options]) == 2, command
+        assert "--trust-code" in capsys.readouterr().err
+    assert main(["doctor", str(tmp_path / "run")]) == 0  # without what the network would show
+    assert "--trust-code" in " ".join(capsys.readouterr().out.split())
+    with pytest.raises(ValueError, match="trust_code"):
+        load_exported(tmp_path / "export")
+    assert main(["evaluate", str(tmp_path / "run"), "--protocol", "knn", "--trust-code"]) == 0
+    monkeypatch.delenv(TRUSTED)
 
 
 def test_a_config_carries_objects_and_writes_their_names():

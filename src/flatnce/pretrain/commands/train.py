@@ -14,11 +14,11 @@ from flatnce.cli.launch import launch
 from flatnce.cli.options import own_arguments, parse_options
 from flatnce.cli.short_help import print_short_help
 from flatnce.messages import check_fields, check_positive, format_bytes
+from flatnce.own_code import is_own
 from flatnce.pretrain.commands import Switch
 from flatnce.pretrain.commands.evaluate import results_table
 from flatnce.pretrain.data import find, is_path
 from flatnce.pretrain.evaluation import expand
-from flatnce.pretrain.own_code import is_own
 from flatnce.pretrain.runs.folder import SWEEP, run_lock, run_name, runs_folder
 from flatnce.pretrain.runs.log import read_run
 from flatnce.pretrain.training.config import PRESETS, TrainConfig, preset

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from flatnce.core.diagnostics import pool_information
+from flatnce.own_code import is_own
 from flatnce.pretrain.data import (
     MissingData,
     OwnSet,
@@ -38,7 +39,6 @@ from flatnce.pretrain.evaluation.knn import TEMPERATURE, knn_scores
 from flatnce.pretrain.evaluation.metrics import measure, measure_several
 from flatnce.pretrain.evaluation.options import Options, expand
 from flatnce.pretrain.evaluation.probe import FORMS, drawn, linear_probe, probe_by_descent
-from flatnce.pretrain.own_code import is_own
 from flatnce.pretrain.runs.log import add_evaluation, read_run
 from flatnce.pretrain.training.config import DataConfig
 from flatnce.pretrain.training.images import has_own_test, load_images, views_of

@@ -27,11 +27,11 @@ from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.extras import require_extra
 from flatnce.files import check_format, check_replaceable, put_in_place
 from flatnce.messages import check_choice
+from flatnce.own_code import OBJECT, is_own
 from flatnce.pretrain.data import is_path
 from flatnce.pretrain.data.augmentation.pixels import Normalisation
 from flatnce.pretrain.data.views import CentreCrop
 from flatnce.pretrain.models import RESNETS, backbone
-from flatnce.pretrain.own_code import OBJECT, is_own
 from flatnce.pretrain.runs.folder import find_run
 from flatnce.pretrain.runs.log import Run, read_run, score_cells
 from flatnce.pretrain.training.saved import LoadedEncoder, load_encoder
@@ -409,7 +409,7 @@ class _Network(nn.Module):
         for name, numbers in (("mean", source.mean), ("std", source.std)):
             self.register_buffer(name, torch.tensor(numbers).view(1, -1, 1, 1))
 
-    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b width"]:
+    def forward(self, images: Float[Tensor, "b ..."]) -> Float[Tensor, "b width"]:
         if self.normalise:
             images = (images - self.mean) / self.std
         return self.backbone(images)

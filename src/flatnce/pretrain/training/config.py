@@ -16,9 +16,9 @@ from flatnce.messages import (
     check_positive,
     did_you_mean,
 )
+from flatnce.own_code import Named, is_own
 from flatnce.pretrain.data import CATALOG, is_path
 from flatnce.pretrain.data.catalog import DECODERS
-from flatnce.pretrain.own_code import Named, is_own
 from flatnce.toml_files import read_toml
 
 __all__ = ["BOOKKEEPING", "DataConfig", "PRESETS", "TrainConfig", "UNMEASURED", "preset"]

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from flatnce.core.objectives.registry import OBJECTIVES
+from flatnce.own_code import is_own
 from flatnce.pretrain.data import CATALOG, Batching, OwnSet, Resident, data_root, find
 from flatnce.pretrain.data.own_set import AnySet
-from flatnce.pretrain.own_code import is_own
 from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.images import example_of, load_images, views_of
 from flatnce.pretrain.training.learner import build_encoder, side_of

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from flatnce.core import distributed
+from flatnce.own_code import is_own, own_object
 from flatnce.pretrain.data import (
     CATALOG,
     ImageSet,
@@ -23,7 +24,6 @@ from flatnce.pretrain.data import (
 )
 from flatnce.pretrain.data.catalog import IMAGENET_MEAN, IMAGENET_STD
 from flatnce.pretrain.data.own_set import AnySet
-from flatnce.pretrain.own_code import is_own, own_object
 from flatnce.pretrain.training.config import DataConfig, TrainConfig
 from flatnce.pretrain.training.learner import side_of
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from flatnce.core import distributed
 from flatnce.core.diagnostics import Interval
 from flatnce.messages import html_card
-from flatnce.pretrain.own_code import OwnObjects, is_own, trust_code
+from flatnce.own_code import OwnObjects, is_own, trust_code
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.folder import run_lock
 from flatnce.pretrain.runs.log import FAILURE, RunLog, read_run, score_cells

@@ -10,9 +10,9 @@ from typing import Any, Unpack
 import torch
 
 from flatnce.environment import plain
+from flatnce.own_code import ARGUMENTS, Named, OwnObjects
 from flatnce.pretrain.data import CATALOG, is_path
 from flatnce.pretrain.models import Encoder
-from flatnce.pretrain.own_code import ARGUMENTS, Named, OwnObjects
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.folder import run_name
 from flatnce.pretrain.runs.log import FAILURE, read_run
