@@ -14,7 +14,9 @@ from made_runs import write_pairs, write_run
 def runs(tmp_path):
     write_run(tmp_path / "runs" / "first", "flatnce", shift=0.1)
     write_pairs(tmp_path / "runs" / "study", [0.02])
-    (tmp_path / "runs" / "study" / "sweep.json").write_text("{}")
+    (tmp_path / "runs" / "study" / "sweep.json").write_text(
+        '{"format_version": 1, "kind": "sweep"}'
+    )
     return tmp_path / "runs"
 
 

@@ -21,7 +21,9 @@ def runs(tmp_path, monkeypatch):
     write_run(tmp_path / "mine" / "first", "flatnce", shift=0.1, batch_size=64)
     write_run(tmp_path / "mine" / "going", "dcl", finished=False)
     write_pairs(tmp_path / "mine" / "study", [0.02, 0.03])
-    (tmp_path / "mine" / "study" / "sweep.json").write_text("{}")
+    (tmp_path / "mine" / "study" / "sweep.json").write_text(
+        '{"format_version": 1, "kind": "sweep"}'
+    )
     return tmp_path / "mine"
 
 
@@ -195,3 +197,32 @@ def test_other_files_are_never_deleted(runs, place):
     with pytest.raises(OSError, match=r"notes\.txt, which flatnce did not write"):
         delete(runs / place.partition("/")[0])
     assert len(run_names(runs)) == 6
+
+
+@pytest.mark.parametrize(
+    "file, text", [("config.json", '{"editor": 1}'), ("config.json", "[]"), ("sweep.json", "{}")]
+)
+def test_a_folder_of_another_program_is_not_deleted(runs, file, text):
+    (runs / "cfg").mkdir()
+    (runs / "cfg" / file).write_text(text)
+    with pytest.raises(ValueError, match=rf"{file} (\(it has no|is damaged)"):
+        delete(runs / "first", runs / "study", runs / "cfg")
+    assert len(run_names(runs)) == 6 + (file == "config.json") and (runs / "cfg" / file).is_file()
+
+
+def test_of_several_names_all_are_deleted_or_none(runs):
+    with lock(lock_beside(runs / "going")), pytest.raises(ValueError, match="is being trained"):
+        delete(runs / "first", runs / "going")
+    assert (runs / "first").is_dir()
+    study = runs / "study"
+    delete(study / "infonce-0", study / "infonce-1")
+    delete(study / "flatnce-0", runs / "first", study, runs / ".." / "mine" / "first")
+    assert run_names(runs) == ["going"] and not study.exists()
+
+
+def test_a_name_means_the_folder_of_runs_before_the_working_directory(runs, tmp_path):
+    for name, file in (("first", "sweep.json"), ("study", "config.json")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).write_text("{}")
+    assert find_run("first") == runs / "first" and folder.sweep_named("study") == runs / "study"
+    assert folder.sweep_named("./first") == find_run("./study").with_name("first")

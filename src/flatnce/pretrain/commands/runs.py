@@ -168,8 +168,7 @@ def _delete(options: RunsOptions) -> int:
         if input().strip().lower() not in ("y", "yes"):
             print("nothing was deleted", file=sys.stderr)
             return 1
-    for place in places:
-        delete(place)
+    delete(*places)
     if options.json:
         print_json({"deleted": places})
     else:

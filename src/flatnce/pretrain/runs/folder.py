@@ -14,7 +14,7 @@ from pathlib import Path
 
 from flatnce.files import lock
 from flatnce.messages import did_you_mean
-from flatnce.pretrain.runs.log import CONFIG, FILES, TRAINING, other_files
+from flatnce.pretrain.runs.log import CONFIG, FILES, TRAINING, other_files, read_header
 
 __all__ = [
     "SWEEP",
@@ -67,16 +67,16 @@ def run_names(folder: Path | None = None, depth: int = 2) -> list[str]:
 
 
 def find_run(name: str | Path) -> Path:
-    """The directory of a run, given as a path or as a name in the folder of runs."""
-    for place in (Path(name), runs_folder() / name):
-        if (place / CONFIG).is_file():
-            return place
-        if (place / SWEEP).is_file():
-            inside = run_names(place, 1)
-            one = f", for example {name}/{inside[0]}" if inside else "; none has started"
-            raise ValueError(
-                f"RUN={str(name)!r} is a sweep of {len(inside)} runs; name one of them{one}"
-            )
+    """The directory of a run, given as a name in the folder of runs or as a path."""
+    place = _named(name)
+    if place is not None and (place / CONFIG).is_file():
+        return place
+    if place is not None:
+        inside = run_names(place, 1)
+        one = f", for example {name}/{inside[0]}" if inside else "; none has started"
+        raise ValueError(
+            f"RUN={str(name)!r} is a sweep of {len(inside)} runs; name one of them{one}"
+        )
     there = run_names()
     known = [*there, *dict.fromkeys(one.partition("/")[0] for one in there if "/" in one)]
     raise ValueError(
@@ -118,9 +118,16 @@ def is_several(name: str) -> bool:
 
 
 def sweep_named(name: str | Path) -> Path | None:
-    """The directory of a sweep, given as a path or by name; None if it is not a sweep."""
-    places = (Path(name), runs_folder() / name)
-    return next((place for place in places if (place / SWEEP).is_file()), None)
+    """The directory of a sweep, given by name or as a path; None if it is not a sweep."""
+    place = _named(name)
+    return place if place is not None and (place / SWEEP).is_file() else None
+
+
+def _named(name: str | Path) -> Path | None:
+    """A run or a sweep in the folder of runs, or else at a path; ``./name`` is always a path."""
+    places = [Path(name)] if str(name).startswith(".") else [runs_folder() / name, Path(name)]
+    kept = (place for place in places for file in (CONFIG, SWEEP) if (place / file).is_file())
+    return next(kept, None)
 
 
 def _known(there: Sequence[str]) -> str:
@@ -159,29 +166,49 @@ def run_lock(directory: Path) -> Iterator[None]:
                 place.parent.rmdir()
 
 
-def delete(directory: Path) -> None:
-    """Remove the folder of a run, or of a sweep with its runs; links are not followed.
+def delete(*directories: Path) -> None:
+    """Remove the folders of runs, or of sweeps with their runs; links are not followed.
 
-    A folder that is a link, holds other files or is being trained is refused.
+    A folder that is a link, holds other files, is not of flatnce or is being trained is refused,
+    before any is removed.
     """
-    if directory.is_symlink():
-        raise ValueError(f"{directory} is a link, which is not followed; name the folder itself")
-    is_sweep = (directory / SWEEP).is_file()
-    runs = [directory / name for name in run_names(directory, 1)] if is_sweep else [directory]
+    for directory in directories:
+        if directory.is_symlink():
+            raise ValueError(
+                f"{directory} is a link, which is not followed; name the folder itself"
+            )
+    known = {directory.resolve(): directory for directory in directories}
+    places = [one for path, one in known.items() if path.parent not in known]
     with ExitStack() as locks:
+        runs = {place: _runs_in(place) for place in places}
         # A sweep holds its own lock, and that of each run in training.
-        above = [directory.parent] if (directory.parent / SWEEP).is_file() else []
-        for place in dict.fromkeys([*above, directory, *runs]):
+        above = [place.parent for place in places if (place.parent / SWEEP).is_file()]
+        held = [*above, *places, *(run for inside in runs.values() for run in inside)]
+        for place in {place.resolve(): place for place in held}.values():
             locks.enter_context(run_lock(place))
-        for run in runs:
-            _refuse_others(run, FILES)
-        if is_sweep:
-            inside = {name for run in runs for name in (run.name, lock_beside(run).name)}
-            _refuse_others(directory, {SWEEP, ".DS_Store", *inside})
-        hidden = directory.with_name(f".{directory.name}.deleted.partial")
-        shutil.rmtree(hidden, ignore_errors=True)
-        os.rename(directory, hidden)  # at once: no half of a run is left
-        shutil.rmtree(hidden)
+        for place in places:
+            _check_deletable(place, runs[place])
+        for place in places:
+            hidden = place.with_name(f".{place.name}.deleted.partial")
+            shutil.rmtree(hidden, ignore_errors=True)
+            os.rename(place, hidden)  # at once: no half of a run is left
+            shutil.rmtree(hidden)
+
+
+def _runs_in(place: Path) -> list[Path]:
+    """The runs of a sweep, or the run itself."""
+    is_sweep = (place / SWEEP).is_file()
+    return [place / name for name in run_names(place, 1)] if is_sweep else [place]
+
+
+def _check_deletable(place: Path, runs: Sequence[Path]) -> None:
+    for run in runs:
+        read_header(run / CONFIG)
+        _refuse_others(run, FILES)
+    if (place / SWEEP).is_file():
+        read_header(place / SWEEP)
+        inside = {name for run in runs for name in (run.name, lock_beside(run).name)}
+        _refuse_others(place, {SWEEP, ".DS_Store", *inside})
 
 
 def _refuse_others(directory: Path, own: set[str]) -> None:

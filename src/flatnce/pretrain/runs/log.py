@@ -28,6 +28,7 @@ __all__ = [
     "add_evaluation",
     "other_files",
     "protocol_name",
+    "read_header",
     "read_run",
     "score_cells",
 ]
@@ -203,8 +204,16 @@ def _read_header(directory: Path) -> dict[str, Any]:
             f"path={str(directory)!r} is not a run directory (it has no {CONFIG}); pass the "
             "folder of a run, for example runs/demo"
         )
-    header: dict[str, Any] = _read_json(directory / CONFIG)
-    check_format(directory, header.get("format_version"), FORMAT_VERSION)
+    return read_header(directory / CONFIG)
+
+
+def read_header(path: Path) -> dict[str, Any]:
+    """The JSON file that makes its folder one of flatnce; another program's file is refused."""
+    header: dict[str, Any] = _read_json(path)
+    if "format_version" in header:
+        check_format(path.parent, header["format_version"], FORMAT_VERSION)
+    if not ("format_version" in header and "kind" in header):
+        raise ValueError(f"flatnce did not write {path} (it has no format_version and kind)")
     return header
 
 
@@ -214,9 +223,12 @@ def _write_json(path: Path, value: Any) -> None:
 
 def _read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError(f"it is a {type(found).__name__}, not an object")
+    except ValueError as error:
         raise ValueError(f"{path} is damaged ({error}); run it again") from error
+    return found
 
 
 def add_paper_ess(metrics: Sequence[dict[str, Any]]) -> None:
