@@ -289,6 +289,27 @@ def test_a_stream_goes_on_where_it_stopped_and_ranks_share_it(workers):
         assert torch.equal(expected.images, torch.cat([first.images, second.images]))
 
 
+class Emptying(IterableDataset):
+    """Its iterator's length is the number of items that it has read ahead: none."""
+
+    class Reading(list):
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            self.read = getattr(self, "read", -1) + 1
+            return torch.full((3,), float(self.read)), 0
+
+    def __iter__(self):
+        return self.Reading()
+
+
+def test_a_stream_goes_on_although_its_iterator_has_a_length_of_zero():
+    loader = OwnLoader(OwnSet(Emptying(), augment=lambda x: x, samples=12), 4, SEED, workers=0)
+    read = [batch.images[:, 0, 0].tolist() for batch in loader.epoch(0)]
+    assert read == [[*map(float, range(4 * n, 4 * n + 4))] for n in range(3)]
+
+
 def test_a_stream_needs_a_length_and_must_not_end_early():
     with pytest.raises(ValueError, match="without a length; say with epoch_samples how many"):
         OwnLoader(OwnSet(Counting(), augment=noisy), 4, 0)
