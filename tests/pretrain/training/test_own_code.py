@@ -67,7 +67,6 @@ def test_a_name_is_imported_only_if_it_is_typed_given_to_train_or_trusted(
         "evaluate": ["--protocol", "knn"],
         "report": [],
         "export": ["--to", "torch", "--out", str(tmp_path / "again")],
-        "resume": [],
     }
     monkeypatch.delenv(TRUSTED)
     for command, options in asked.items():
