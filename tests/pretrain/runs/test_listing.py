@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from flatnce.cli import main
 from flatnce.files import lock
 from flatnce.pretrain.runs import folder, listing
 from flatnce.pretrain.runs.folder import delete, find_run, lock_beside, named_runs, run_names
@@ -104,6 +105,20 @@ def test_a_summary_says_what_the_files_say(runs):
 
 
 @pytest.mark.parametrize(
+    "file, text",
+    [
+        *(("config.json", text) for text in ("[]", "3", '{"kind": "train", "config": []}')),
+        *(("results.json", text) for text in ("[]", '{"evaluations": [1]}', '{"watch": 3}')),
+    ],
+)
+def test_a_run_with_an_odd_file_is_listed_as_damaged(runs, file, text, capsys):
+    (runs / "first" / file).write_text(text)
+    assert [run["state"] for run in summaries(runs)] == ["damaged", "stopped", *["done"] * 4]
+    assert main(["runs"]) == 0 and capsys.readouterr().out.count("damaged") == 1
+    assert main(["runs", "first"]) == 2 and str(runs / "first") in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     "conditions, expected",
     [
         ("", "first going study/flatnce-0 study/flatnce-1 study/infonce-0 study/infonce-1"),
@@ -129,6 +144,8 @@ def test_a_condition_that_means_nothing_is_refused(runs, typed, said):
         chosen(summaries(runs), [typed])
     with pytest.raises(ValueError, match="did you mean 'linear'"):
         ordered(summaries(runs), "liner")
+    with pytest.raises(ValueError, match=r"--sort scores: .*; there are .*, linear, loss, "):
+        ordered(summaries(runs), "scores")
 
 
 def test_runs_are_sorted_by_any_number_and_those_without_come_last(runs):

@@ -111,6 +111,8 @@ def _show(directory: Path, as_json: bool) -> int:
     """Print one run."""
     name = run_name(directory)
     row, found = summary_of(directory, name), read_run(directory)
+    if row["state"] == "damaged":
+        raise ValueError(f"{directory}: its config.json or results.json is damaged; run it again")
     size = _size_of(directory)
     exports = sorted(str(path) for path in directory.glob("exports/*"))
     results = found.results or {}

@@ -38,17 +38,22 @@ def summary_of(directory: Path, name: str) -> Summary:
     ``scores`` holds the newest result of each protocol on test images, ``last`` the last numbers
     of training and of the last watch, ``age`` the seconds since something was measured.
     """
-    place, found = str(directory), {"name": name, "directory": str(directory)}
+    found = {"name": name, "directory": str(directory)}
     try:
-        header = json.loads(_content(place, CONFIG))
-        results = json.loads(_content(place, RESULTS) or "{}")
-        kind, sections = header["kind"], header["config"]
-        parts = [one if isinstance(one, dict) else {key: one} for key, one in sections.items()]
-        settings = {key: value for part in parts for key, value in part.items()}
-        done = "step" in results or (kind != "train" and bool(results))
-        lines = {} if done and "last" in results else last_lines(directory / METRICS)
-    except (OSError, ValueError, KeyError, AttributeError):
+        return {**found, **_read_summary(directory)}
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):  # any JSON may be there
         return {**found, "kind": "", "state": "damaged", "scores": {}, "settings": {}, "last": {}}
+
+
+def _read_summary(directory: Path) -> Summary:
+    place = str(directory)
+    header = json.loads(_content(place, CONFIG))
+    results = json.loads(_content(place, RESULTS) or "{}")
+    kind, sections = header["kind"], header["config"]
+    parts = [one if isinstance(one, dict) else {key: one} for key, one in sections.items()]
+    settings = {key: value for part in parts for key, value in part.items()}
+    done = "step" in results or (kind != "train" and bool(results))
+    lines = {} if done and "last" in results else last_lines(directory / METRICS)
     watched = {**lines.get("watch", {}), **results.get("watch", {})}
     trained = {**lines.get("train", {}), **results.get("last", {})}
     scores = {}
@@ -57,7 +62,6 @@ def summary_of(directory: Path, name: str) -> Summary:
         scores[protocol_name(one)] = score
     verdict = results.get("verdict") or lines.get("verdict", {}).get("verdict") or ""
     return {
-        **found,
         "kind": kind,
         **{key: settings.get(key) for key in ("data", "objective", "batch_size", "seed")},
         "epoch": settings.get("epochs") if done else trained.get("epoch", 0.0),
@@ -151,11 +155,14 @@ def _column(option: str, name: str, runs: Sequence[Summary]) -> list[Any]:
     """The value of a column, score, setting or last number of each run; None where it has none."""
     key = HEADINGS.get(name.strip(), name.strip().replace("-", "_"))
     rows = [{**run["last"], **run["settings"], **run["scores"], **run} for run in runs]
-    known = dict.fromkeys(one for row in rows for one in row)
+    found = dict.fromkeys(one for row in rows for one in row)
+    groups = {one for row in rows for one, value in row.items() if isinstance(value, dict | list)}
+    known = found if option == "--where" else found.keys() - groups
     if rows and key not in known and name not in known:
-        names = [one for one in known if one not in ("settings", "scores", "last", "directory")]
-        hint = did_you_mean(name, names, f"there are {', '.join(sorted(names))}")
-        raise ValueError(f"{option} {name}: no run has it; {hint}")
+        names = sorted(found.keys() - groups - {"directory"})
+        there = f"there are {', '.join(names)}"
+        hint = there if key in groups else did_you_mean(name, names, there)
+        raise ValueError(f"{option} {name}: no run has such a number or text; {hint}")
     return [row.get(key, row.get(name)) for row in rows]
 
 
