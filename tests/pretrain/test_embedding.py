@@ -15,6 +15,7 @@ from export_subjects import make_trained, write_run
 from flatnce.cli import main
 from flatnce.pretrain import load_encoder, preset
 from flatnce.pretrain.data import FolderSet, ImageSet
+from flatnce.pretrain.data.image_set import read_image
 from flatnce.pretrain.evaluation import extract
 from flatnce.pretrain.exporting import export
 from flatnce.pretrain.training import loop, named
@@ -110,7 +111,8 @@ def test_rows_are_normalised_and_counted_on_request(encoder, capsys):
         (torch.full((3, 8, 8), 1.5), "floats from 0 to 1 that are not normalised"),
         (torch.full((3, 8, 8), torch.nan), "floats from 0 to 1"),
         (torch.full((3, 8, 8), 300), "bytes from 0 to 255"),
-        ("nowhere.png", r"nowhere\.png"),
+        ("photo", "^images: no such file or folder 'photo'$"),
+        ([np.zeros((8, 8), np.uint8), Path("photo")], "no such file or folder 'photo'"),
     ],
 )
 def test_what_is_not_an_image_is_refused(encoder, given, said):
@@ -181,11 +183,19 @@ def test_parts_of_a_folder_are_not_classes_and_a_flat_folder_has_none(encoder, p
     assert "2 images by first at step 30: embeddings.npz" in capsys.readouterr().out
 
 
+def test_a_file_that_cannot_be_opened_is_named_once(tmp_path):
+    with pytest.raises(OSError, match="cannot be read as an image") as raised:
+        read_image(str(tmp_path / "gone.png"), 8)
+    assert str(raised.value).count("cannot be read") == 1
+
+
 @pytest.mark.parametrize(
     "typed, said",
     [
         ("frist photos", "did you mean 'first'"),
-        ("first nowhere", "FOLDER='nowhere' is not a folder"),
+        ("first ./nowhere", "FOLDER='nowhere' is not a folder"),
+        ("first ./nowhere --out photos", "FOLDER='nowhere' is not a folder"),
+        ("first runs", "FOLDER='runs' holds no image"),
         ("first photos --out e.txt", "--out e.txt must be a file .npz"),
     ],
 )

@@ -166,6 +166,9 @@ def _items(images: Any) -> Sequence[Any]:
         raise ValueError(f"images is a {type(images).__name__}; pass {KINDS}")
     if not found:
         raise ValueError(f"images={images!r} holds no image; pass {KINDS}")
+    for one in found:
+        if isinstance(one, str | Path) and not Path(one).expanduser().exists():
+            raise ValueError(f"images: no such file or folder {str(one)!r}")
     return found
 
 

@@ -32,6 +32,8 @@ def run(arguments: list[str]) -> int:
     """Run the command and return the exit code."""
     options = parse_options(EmbedOptions, "embed", arguments)
     out, folder = options.out, options.folder.expanduser()
+    if not folder.is_dir():
+        raise ValueError(f"FOLDER={str(options.folder)!r} is not a folder; name one of images")
     if out.suffix != ".npz" or not out.parent.is_dir():
         raise ValueError(f"--out {out} must be a file .npz in a folder that exists")
     if out.exists() and not options.replace:
@@ -44,7 +46,7 @@ def run(arguments: list[str]) -> int:
 
     files = image_files(folder)
     if not files:
-        raise ValueError(f"FOLDER={str(folder)!r} is not a folder, or holds no image")
+        raise ValueError(f"FOLDER={str(folder)!r} holds no image")
     names = [Path(file).relative_to(folder) for file in files]
     # photos/cat/1.jpg, or photos/test/cat/1.jpg
     depth = int(has_part(folder, "test") or (folder / "train").is_dir())

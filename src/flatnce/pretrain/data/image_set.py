@@ -226,6 +226,8 @@ def naming(path: str) -> Iterator[None]:
     pillow = require_extra("PIL.Image", "decoding image files")
     try:
         yield
+    except UnreadableImage:  # has its name
+        raise
     except (*FAULTS, pillow.DecompressionBombError) as error:
         raise UnreadableImage(
             f"{path} cannot be read as an image ({error}); replace or remove it, or skip such "
