@@ -165,9 +165,10 @@ def told(out: Path):
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_records_draw_the_figure_that_was_drawn_after_training(
-    name, smoked, shared, tmp_path, nothing_trains, monkeypatch
+    name, smoked, shared, tmp_path, request, monkeypatch
 ):
     first = smoked(name)
+    request.getfixturevalue("nothing_trains")  # from here on
     if EXPERIMENTS[name].shows:
         monkeypatch.setattr(engine, "analyse", lambda *_: pytest.fail("trained"))
     store = Store(copied_records(shared, tmp_path / "records"))
@@ -339,6 +340,7 @@ def test_an_evaluation_that_is_not_recorded_trains_again_without_weights(
     smoked, shared, tmp_path, trained
 ):
     results = read_run(smoked("table-linear")).results
+    trained.clear()
     bare = copied_records(shared, tmp_path / "store")
     (lost, kept) = (run["record"] for run in results["runs"])
     shutil.copytree(shared / "runs" / kept, bare / "runs" / kept)
@@ -383,9 +385,10 @@ def test_a_run_that_fails_otherwise_is_an_error(copy, monkeypatch):
 @pytest.mark.parametrize("which", ["the first", "all"])
 @pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name not in WITHOUT_RUNS])
 def test_every_experiment_survives_runs_that_diverged(
-    name, which, smoked, shared, tmp_path, nothing_trains
+    name, which, smoked, shared, tmp_path, request
 ):
     known = read_run(smoked(name)).results["runs"]
+    request.getfixturevalue("nothing_trains")  # from here on
     bad = known[:1] if which == "the first" else known
     store = Store(copied_records(shared, tmp_path / "store"))
     for record in store.records.values():

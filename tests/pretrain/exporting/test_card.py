@@ -161,11 +161,14 @@ def test_the_card_names_no_path_of_this_machine(tmp_path):
     assert "secret" not in text and str(tmp_path) not in text
 
 
+PRETRAINED = {"name": "resnet18", "pretrained": True}
+
+
 @pytest.mark.parametrize(
     "settings, words",
     [
-        ({"pretrained": True}, "began from the published small weights of timm"),
-        ({"pretrained": True}, "licence of the weights it began from"),
+        (PRETRAINED, "began from the published resnet18 weights of torchvision"),
+        (PRETRAINED, "licence of the weights it began from"),
         ({"flip": 0.5}, "left and right"),
         ({"queue": 512, "momentum_encoder": 0.99}, "512 past keys, momentum encoder 0.99"),
         ({"micro_batch": 16}, "64, 16 in memory at once"),
