@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from flatnce.cli.console import live_line
 from flatnce.core.diagnostics.registry import DIAGNOSTICS
 
 __all__ = ["clock", "progress_line", "seconds_left", "show_progress", "warning_of"]
@@ -19,6 +18,8 @@ def show_progress(
     On a terminal a bar and one line on standard error are kept up to date; elsewhere each line is
     printed. Notes and verdicts that something is wrong are printed separately.
     """
+    from flatnce.cli.console import live_line  # needs rich; the pages import this module without
+
     watched: dict[str, Any] = {}
     with live_line(quiet=quiet) as (update, say):
 
