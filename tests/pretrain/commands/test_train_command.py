@@ -66,14 +66,6 @@ def test_a_folder_of_photos_takes_the_small_backbone(capsys, tmp_path):
     assert read_run("runs/p").results["step"] == 2
 
 
-def test_tuning_prints_every_trial_and_trains_with_the_best(capsys):
-    rates = ["--tune", "0.05", "0.4"]
-    assert main(["train", "digits", "--name", "t", "--evaluate", *rates, *QUICK]) == 0
-    shown = capsys.readouterr().out
-    assert "rate 0.05: kNN" in shown and "rate 0.4: kNN" in shown and "at the edge" in shown
-    assert read_run("runs/t").config["optimizer"]["rate"] in (0.05, 0.4)
-
-
 def test_a_nan_ends_with_exit_code_one_and_one_line(capsys):
     typed = ["train", "digits", "--name", "nan", "--rate", "1e30", "--scaling", "none", *QUICK]
     assert main(typed) == 1

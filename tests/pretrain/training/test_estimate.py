@@ -1,4 +1,4 @@
-"""Estimates of a run, tuning of the rate, and measurements during training."""
+"""Estimates of a run, and measurements during training."""
 
 import math
 from dataclasses import replace
@@ -6,13 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from flatnce.pretrain import TrainingFailed, preset
+from flatnce.pretrain import preset
 from flatnce.pretrain.data import load
-from flatnce.pretrain.runs.log import read_run
 from flatnce.pretrain.training.estimate import estimate_run, measure_speeds
 from flatnce.pretrain.training.learner import build_encoder
 from flatnce.pretrain.training.state import Training
-from flatnce.pretrain.training.tune import tune
 from flatnce.pretrain.training.watch import Watcher
 from tiny_sets import write_folder
 
@@ -86,39 +84,6 @@ def test_backbones_of_timm_can_be_reckoned_with(backbone):
     config = preset("digits").override(backbone=backbone, view_size=32, batch_size=8)
     found = estimate_run(config, CPU)
     assert found.parameters > 5e5 and found.activation_bytes > 0
-
-
-CONFIG = preset("digits").override(device="cpu", pool=64, batch_size=64)
-
-
-def test_the_rate_with_the_best_knn_is_taken_and_a_failure_survived(tmp_path):
-    found = tune(CONFIG, [0.05, 0.4, 1e30], tmp_path)
-    scores = {}
-    for rate in (0.05, 0.4):
-        scores[rate] = read_run(tmp_path / f"rate-{rate:g}").results["watch"]["knn"]
-    assert {trial.rate: trial.score for trial in found.trials[:2]} == scores
-    assert found.rate == max(scores, key=scores.get)
-    assert found.at_the_edge == (found.rate == 0.05)
-    failed = found.trials[2]
-    assert failed.score is None and "training stopped" in failed.failure
-
-
-def test_trials_are_at_the_base_batch_where_the_rate_is_not_scaled(tmp_path):
-    found = tune(CONFIG, [0.4], tmp_path)
-    run = read_run(tmp_path / "rate-0.4")
-    assert run.config["run"]["batch_size"] == 256
-    lines = [line for line in run.metrics if line["kind"] == "train"]
-    assert max(line["rate"] for line in lines) <= 0.4
-    assert not found.at_the_edge  # of a single one nothing can be said
-
-
-@pytest.mark.parametrize(
-    "rates, error, words",
-    [([1e30], TrainingFailed, r"none of the rates 1e\+30"), ([], ValueError, "rates is empty")],
-)
-def test_rates_of_which_none_can_be_chosen_are_refused(rates, error, words, tmp_path):
-    with pytest.raises(error, match=words):
-        tune(CONFIG, rates, tmp_path)
 
 
 @pytest.fixture

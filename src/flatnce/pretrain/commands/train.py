@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +12,7 @@ from flatnce.cli.console import print_json, print_verdict
 from flatnce.cli.launch import launch
 from flatnce.cli.options import own_arguments, parse_options
 from flatnce.cli.short_help import print_short_help
-from flatnce.messages import check_fields, check_positive, format_bytes
+from flatnce.messages import check_fields, format_bytes
 from flatnce.own_code import is_own
 from flatnce.pretrain.commands import Switch
 from flatnce.pretrain.commands.evaluate import results_table
@@ -56,18 +55,13 @@ class TrainOptions:
     # Protocols to evaluate with on the test set at the end; may be empty.
     evaluate: tuple[str, ...] = ("knn", "linear")
     devices: int = 1  # Number of GPUs (or CPU processes) that share the batch; starts torchrun.
-    # Try these base rates for tune-epochs each, then train with the best.
-    tune: tuple[float, ...] = ()
-    tune_epochs: int = 1  # Epochs of each trial.
     replace: Switch = False  # Remove an earlier run of that name.
     dry_run: Switch = False  # Print the config, K, memory, and the stage that bounds the speed.
     quiet: Switch = False  # Print only the results at the end.
     json: Switch = False  # Print the results as JSON and nothing else.
 
     def __post_init__(self) -> None:
-        check_fields(self, devices=1, tune_epochs=1)
-        for rate in self.tune:
-            check_positive("tune", rate)
+        check_fields(self, devices=1)
 
 
 def run(arguments: list[str]) -> int:
@@ -108,8 +102,6 @@ def run(arguments: list[str]) -> int:
             # Refuse what cannot be trained before processes are started.
             estimate_run(config, choose_device(config.run.device), options.devices)
             return launch(options.devices, "train", arguments, config.run.device)
-    if options.tune:
-        config = _tuned(options, directory)
     with show_progress(config.run.epochs, quiet=options.json or options.quiet) as report:
         outcome = train(config, directory, report=report, replace=options.replace)
     return evaluate_and_report(outcome, options.evaluate, options.json)
@@ -223,27 +215,6 @@ def option_value(flag: str, arguments: Sequence[str]) -> str | None:
         if argument.startswith(f"{flag}="):
             return argument.partition("=")[2]
     return None
-
-
-def _tuned(options: TrainOptions, directory: Path) -> TrainConfig:
-    """The config with the best of the rates to try."""
-    from flatnce.cli.progress import show_progress
-    from flatnce.pretrain.training.tune import tune
-
-    say = not options.json and int(os.environ.get("RANK", "0")) == 0
-    place = directory.with_name(f"{directory.name}-tuning")
-    config, epochs = options.config, options.tune_epochs
-    with show_progress(epochs, quiet=options.json or options.quiet) as report:
-        found = tune(config, options.tune, place, epochs=epochs, report=report)
-    if say:
-        base = config.optimizer.base_batch
-        print(f"rates at the base batch of {base}, by kNN on held-out training images:")
-        for trial in found.trials:
-            result = trial.failure if trial.score is None else f"kNN {trial.score:.2%}"
-            print(f"rate {trial.rate:g}: {result}")
-        edge = "; it is at the edge of the rates tried" if found.at_the_edge else ""
-        print(f"training with rate {found.rate:g}{edge}", flush=True)
-    return config.override(rate=found.rate)
 
 
 def _dry_run(options: TrainOptions) -> int:
