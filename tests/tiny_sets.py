@@ -214,7 +214,6 @@ def write_voc(root: Path) -> None:
     (lists / "trainval.txt").write_text("000000\n000001\n")
 
 
-VOC_SPLITS = {"train": 1, "validation": 1, "trainval": 2, "test": 1}
 TINY: dict[str, tuple[Callable, dict[str, int]]] = {
     "digits": (lambda root: None, dict(CATALOG["digits"].splits)),
     "cifar10": (write_cifar10, {"train": 15, "test": 3}),
@@ -224,8 +223,7 @@ TINY: dict[str, tuple[Callable, dict[str, int]]] = {
     "tiny-imagenet": (write_tiny_imagenet, {"train": 6, "test": 3}),
     "flowers102": (write_flowers, {"train": 2, "validation": 2, "trainval": 4, "test": 2}),
     "caltech101": (write_caltech, {"train": 60, "test": 7}),
-    "voc2007": (write_voc, VOC_SPLITS),
-    "voc2007-top1": (write_voc, VOC_SPLITS),
+    "voc2007-top1": (write_voc, {"train": 1, "validation": 1, "trainval": 2, "test": 1}),
     "sun397": (write_sun, {"train": 3, "test": 3}),
 }
 """The writer of the tiny files of every data set, and how many images it writes per split."""

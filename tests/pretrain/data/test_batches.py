@@ -5,13 +5,11 @@ import torch
 
 from flatnce.pretrain.data import (
     ImageSet,
-    MissingData,
     Resident,
     Streaming,
     UnreadableImage,
     holdout,
     label_fraction,
-    label_list,
     load,
     permutation,
 )
@@ -182,47 +180,3 @@ def test_what_is_held_out_and_what_stays_are_the_whole():
     assert torch.equal(held, label_fraction(LABELS, 0.2, seed=0))
     with pytest.raises(ValueError, match="holds every image out"):
         holdout(LABELS, 1.0, seed=0)
-
-
-@pytest.fixture
-def pets(tmp_path):
-    return load(str(write_folder(tmp_path / "photos", {"cat": 3, "dog": 3})))
-
-
-def listed(tmp_path, *lines):
-    file = tmp_path / "list.txt"
-    file.write_text("\n".join(lines) + "\n")
-    return file
-
-
-def test_a_list_of_files_is_found_with_and_without_folders(pets, tmp_path):
-    file = listed(tmp_path, "# one per class", "dog_2.png", "", "cat/cat_1.png")
-    assert label_list(file, pets).tolist() == [5, 1]
-
-
-def test_a_list_of_numbers_is_for_a_set_in_memory(tmp_path):
-    few = ImageSet(torch.zeros(4, 1, 2, 2).byte(), torch.zeros(4).long(), ("one",))
-    assert label_list(listed(tmp_path, "3", "0"), few).tolist() == [3, 0]
-
-
-def test_a_file_name_that_stands_for_several_needs_its_folder(tmp_path):
-    root = write_folder(tmp_path / "photos", {"cat": 1, "dog": 1})
-    (root / "dog" / "dog_0.png").rename(root / "dog" / "cat_0.png")
-    with pytest.raises(ValueError, match="more than once, so that they need their folder"):
-        label_list(listed(tmp_path, "cat_0.png"), load(str(root)))
-    assert label_list(listed(tmp_path, "dog/cat_0.png"), load(str(root))).tolist() == [1]
-
-
-@pytest.mark.parametrize(
-    "lines, message",
-    [
-        (("cat_1.png", "emu_7.png", "emu_8.png"), r"2 of 3 images are not in .*emu_7.png, emu_8"),
-        (("cat_1.png", "cat/cat_1.png"), "names an image twice"),
-        (("# nothing",), "0 of 0 images"),
-    ],
-)
-def test_bad_lists_are_refused(pets, tmp_path, lines, message):
-    with pytest.raises(ValueError, match=message):
-        label_list(listed(tmp_path, *lines), pets)
-    with pytest.raises(MissingData, match=r"nowhere\.txt"):
-        label_list(tmp_path / "nowhere.txt", pets)

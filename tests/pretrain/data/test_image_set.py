@@ -36,19 +36,9 @@ def test_bad_indices_are_refused(indices):
         some_set().subset(indices)
 
 
-def test_statistics_are_those_of_all_pixels():
-    few = some_set()
-    values = few.images.numpy() / 255
-    mean, std = few.statistics()
-    np.testing.assert_allclose(mean, values.mean((0, 2, 3)), rtol=1e-12)
-    np.testing.assert_allclose(std, values.std((0, 2, 3)), rtol=1e-9)
-
-
-def test_counts_leave_out_what_is_absent_or_ignored():
+def test_counts_leave_out_images_without_a_label():
     few = ImageSet(some_set().images, torch.tensor([0, 0, -1, 2, -1, 2]), CLASSES)
     assert few.counts().tolist() == [2, 0, 2]
-    labels = torch.tensor([[1.0, 0.0, -1.0], [1.0, 1.0, 0.0]])
-    assert ImageSet(some_set(2).images, labels, CLASSES).counts().tolist() == [2, 1, 0]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +49,7 @@ def test_counts_leave_out_what_is_absent_or_ignored():
         (torch.zeros(0, 3, 4, 4).byte(), torch.zeros(0).long(), "not empty"),
         (torch.zeros(2, 3, 4, 4).byte(), torch.zeros(3).long(), r"labels has shape \(3,\)"),
         (torch.zeros(2, 3, 4, 4).byte(), torch.zeros(2).int(), "labels has .*int32"),
-        (torch.zeros(2, 3, 4, 4).byte(), torch.zeros(2, 2), r"\(2, 3\)"),
+        (torch.zeros(2, 3, 4, 4).byte(), torch.zeros(2, 2), r"labels has shape \(2, 2\)"),
         (torch.zeros(2, 3, 4, 4).byte(), torch.tensor([0, 3]), "from 0 to 3; with 3 classes"),
         (torch.zeros(2, 3, 4, 4).byte(), torch.tensor([0, -2]), "from -2"),
     ],

@@ -24,7 +24,6 @@ from tiny_sets import (
     write_fashion,
     write_flowers,
     write_tiny_imagenet,
-    write_voc,
 )
 
 
@@ -297,15 +296,6 @@ def test_image_files_are_adopted_if_their_number_is_right(root, tmp_path, monkey
     shrink(monkeypatch, "tiny-imagenet", train=5, test=3)
     assert adopt("tiny-imagenet", folder, root).checked == "the number of images"
     assert len(load("tiny-imagenet", root=root)) == 5
-
-
-def test_voc_is_adopted_for_both_its_readings(root, tmp_path, monkeypatch):
-    write_voc(tmp_path / "made")
-    for name in ("voc2007", "voc2007-top1"):
-        shrink(monkeypatch, name, train=1, validation=1, trainval=2, test=1)
-    assert adopt("voc2007", tmp_path / "made", root).how == "adopted"
-    assert fetch("voc2007-top1", root).how == "there"
-    assert len(load("voc2007-top1", "trainval", root)) == 2
 
 
 @pytest.mark.parametrize("given", ["flowers-102", "nowhere"])

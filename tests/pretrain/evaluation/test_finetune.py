@@ -69,13 +69,13 @@ def test_a_start_that_cannot_be_made_is_named(network, digits, start, build, wor
 def test_in_bfloat16_the_network_is_and_the_loss_is_not(network, digits, monkeypatch):
     # On CUDA; what autocast does there it does here, when told to.
     monkeypatch.setattr(finetuning._Job, "lower", property(lambda self: True))
-    seen, real = {"network": set(), "loss": set()}, finetuning.classification_loss
+    seen, real = {"network": set(), "loss": set()}, finetuning.cross_entropy
 
     def loss(scores, labels):
         seen["loss"].add(scores.dtype)
         return real(scores, labels)
 
-    monkeypatch.setattr(finetuning, "classification_loss", loss)
+    monkeypatch.setattr(finetuning, "cross_entropy", loss)
 
     def note(module, _, out):
         if type(module) is nn.Linear:

@@ -81,7 +81,7 @@ def test_a_class_without_a_vote_scores_minus_infinity():
         ({"neighbours": ()}, r"neighbours=\[\]"),
         ({"temperature": 0.0}, "temperature=0.0"),
         ({"queries": torch.zeros(2, 5)}, "rows of width 2"),
-        ({"labels": torch.zeros(3, 2)}, "several classes per image"),
+        ({"labels": torch.zeros(3, 2)}, "one label per row"),
         ({"labels": torch.tensor([0, -1, 1])}, "without a label"),
         ({"features": torch.full((3, 2), math.nan)}, "diverged"),
     ],

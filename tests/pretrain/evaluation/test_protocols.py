@@ -5,10 +5,9 @@ import json
 from functools import partial
 
 import pytest
-import torch
 
 from export_subjects import MEAN, STD, make_trained
-from flatnce.pretrain.data import ImageSet, MissingData, label_fraction, load
+from flatnce.pretrain.data import MissingData, label_fraction, load
 from flatnce.pretrain.evaluation import (
     PROTOCOLS,
     TRANSFER_SETS,
@@ -16,7 +15,6 @@ from flatnce.pretrain.evaluation import (
     FinetuneConfig,
     Options,
 )
-from flatnce.pretrain.evaluation import protocols as bench_module
 from flatnce.pretrain.evaluation.probe import drawn
 from flatnce.pretrain.evaluation.protocols import Bench, evaluate, plan
 from tiny_sets import install_tiny, write_folder
@@ -123,43 +121,6 @@ def test_sizes_are_options():
     assert (bench.images("digits")["size"], bench.images("digits")["resize"]) == (12, 16)
 
 
-def test_a_list_of_images_may_be_given_instead_of_a_fraction(tmp_path):
-    labels = load("digits").labels.tolist()
-    numbers = [labels.index(c) for c in range(10)]
-    file = tmp_path / "few.txt"
-    file.write_text("\n".join(map(str, numbers)))
-    found = run("semi", label_list=str(file))
-    assert [result["protocol"]["start"] for result in found] == ["pretrained", "scratch"]
-    assert found[0]["protocol"]["labels"]["drawn"]["indices"] == numbers
-    assert found[0]["protocol"]["name"] == "semi, 10 labels listed"
-
-
-def voc(name, split, root=None, **options):
-    """Stands for VOC2007 in either reading: 40 images of what is left and what is bright."""
-    generator = torch.Generator().manual_seed(len(split))
-    images = torch.randint(256, (40, 3, 12, 12), generator=generator, dtype=torch.uint8)
-    shown = torch.rand(40, 2, generator=generator) < 0.5
-    images[shown[:, 0], 0] //= 4
-    images[shown[:, 1], 1] //= 4
-    said = shown ^ (torch.rand(40, 2, generator=generator) < 0.15)  # not always right
-    labels = said.float()
-    labels[:3, 1] = -1
-    if name == "voc2007-top1":
-        labels = said[:, 0].long()
-    return ImageSet(images, labels, ("cat", "dog"), name, split)
-
-
-@pytest.mark.parametrize("protocol", ["linear", "transfer-linear", "transfer-finetune"])
-def test_several_classes_an_image_are_measured_by_mean_average_precision(monkeypatch, protocol):
-    monkeypatch.setattr(bench_module, "load", voc)
-    options = {"epochs": 30, "rates": (1e-2,), "batch_size": 20, "per_class": True}
-    (found,) = run(protocol, "voc2007", trained(channels=3, size=12), **options)
-    assert found["measure"] == "mAP, 11-point" and "top1" not in found
-    assert 0.6 < found["map"] <= 1 and set(found["per_class"]) == {"cat", "dog"}
-    assert found["interval"][0] < found["interval"][1]
-    assert found["protocol"]["train"] == {"split": "trainval", "images": 40}
-
-
 def test_a_folder_of_images(tmp_path):
     for part, count in (("train", 6), ("val", 2)):
         write_folder(tmp_path / part, {"cat": count, "dog": count})
@@ -180,11 +141,9 @@ def test_what_cannot_be_evaluated_is_named(monkeypatch):
         (["lineer"], "did you mean 'linear'"),
         (["knn", "zzz"], "protocol='zzz' is unknown; choose one of knn"),
         ([], "name one or more of knn"),
-        (["knn"], "take voc2007-top1"),
-        (["semi"], "take voc2007-top1"),
     ):
         with pytest.raises(ValueError, match=words):
-            plan(names, "digits", ["voc2007"])
+            plan(names, "digits", ["cifar10"])
 
 
 def test_what_is_missing_may_be_left_out(tmp_path, cifar10):
@@ -216,7 +175,6 @@ def test_all_is_every_protocol_on_the_runs_own_set():
         (lambda: Options(size=0), "size=0"),
         (lambda: Options(rates=(-1.0,)), "rates="),
         (lambda: Options(pool=1), "pool=1"),
-        (lambda: Options(label_list="none.txt"), r"label_list='none\.txt'"),
         (lambda: DescentConfig(0, 1), "epochs=0"),
         (lambda: DescentConfig(1, 0), "batch_size=0"),
         (lambda: DescentConfig(1, 1, optimizer="lars"), "optimizer='lars'"),

@@ -313,8 +313,7 @@ def transfer(runs: Runs) -> Findings:
         for data in here:
             for group in runs.groups:
                 results = scores(group, protocol, data=(data,), **options)
-                # Mean average precision where an image shows several classes.
-                found = [one.get("top1", one.get("map")) for one in results]
+                found = [one.get("top1") for one in results]
                 values[group.label].append(found)
                 printed = printed_share(runs, entry, group.objective, data)
                 cells = {"top-1": cell(found, "share", printed)}

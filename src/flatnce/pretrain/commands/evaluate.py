@@ -18,7 +18,7 @@ from flatnce.pretrain.runs.log import protocol_name, read_run, score_cells
 
 MAIN_OPTIONS = (
     *("protocol", "data", "step", "device", "size", "epochs", "batch_size", "rates", "fraction"),
-    *("label_list", "neighbours", "seed", "per_class", "skip_missing", "json"),
+    *("neighbours", "seed", "per_class", "skip_missing", "json"),
 )
 USAGE = "flatnce evaluate RUN [OPTIONS]\nexample: flatnce evaluate first --protocol knn"
 

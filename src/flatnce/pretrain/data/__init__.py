@@ -19,7 +19,6 @@ if TYPE_CHECKING:
         Streaming,
         holdout,
         label_fraction,
-        label_list,
         permutation,
     )
     from flatnce.pretrain.data.catalog import (

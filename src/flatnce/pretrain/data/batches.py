@@ -8,7 +8,6 @@ import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -19,9 +18,9 @@ from torch.utils.data import DataLoader, Dataset, default_convert
 
 from flatnce.messages import check_at_least, check_choice
 from flatnce.pretrain.data.augmentation import draws
-from flatnce.pretrain.data.catalog import DECODERS, MissingData, UnreadableImage
+from flatnce.pretrain.data.catalog import DECODERS, UnreadableImage
 from flatnce.pretrain.data.crops import crop_files
-from flatnce.pretrain.data.image_set import FolderSet, available_cores, read_image
+from flatnce.pretrain.data.image_set import available_cores, read_image
 from flatnce.pretrain.data.nvjpeg import DeviceCrops
 from flatnce.pretrain.data.views import Views
 
@@ -87,7 +86,7 @@ def label_fraction(labels: Tensor, fraction: float, seed: int) -> Int64[Tensor, 
         if size and not keep:
             raise ValueError(
                 f"fraction={fraction} leaves class {number}, which has {size} images, without "
-                f"any; use at least {math.ceil(500 / size) / 1000:g}, or give a list of files"
+                f"any; use at least {math.ceil(500 / size) / 1000:g}"
             )
         drawn.append(members[:keep])
     return torch.cat(drawn).sort().values
@@ -118,43 +117,6 @@ def holdout(
     if not stays.any():
         raise ValueError(f"fraction={fraction} holds every image out; use less than 1")
     return stays.nonzero().squeeze(1), held
-
-
-def label_list(path: str | Path, image_set: Any) -> Int64[Tensor, " m"]:
-    """The images that a published list names, as indices in the order of the list.
-
-    One image per line; empty lines and lines that begin with # are ignored. A line is a file name,
-    with or without its folder (``n01440764_10026.JPEG``), or for a set in memory a number.
-    """
-    file = Path(path)
-    if not file.is_file():
-        raise MissingData(f"path={str(path)!r}: there is no such list of images")
-    lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
-    named = [line for line in lines if line and not line.startswith("#")]
-    places = _places(image_set)
-    unknown = [line for line in named if len(places.get(line, ())) != 1]
-    if unknown or not named:
-        raise ValueError(
-            f"path={str(path)!r}: {len(unknown)} of {len(named)} images are not in "
-            f"{image_set.name}, {image_set.split}, or more than once, so that they need their "
-            f"folder: {', '.join(unknown[:3])}"
-        )
-    indices = torch.tensor([places[line][0] for line in named])
-    if len(indices.unique()) < len(indices):
-        raise ValueError(f"path={str(path)!r} names an image twice; keep one of its lines")
-    return indices
-
-
-def _places(image_set: Any) -> dict[str, list[int]]:
-    """The numbers of the images by the names that a list may use."""
-    if not isinstance(image_set, FolderSet):
-        return {str(number): [number] for number in range(len(image_set))}
-    places: dict[str, list[int]] = {}
-    for number, path in enumerate(image_set.paths):
-        folder, name = os.path.split(path)
-        for key in (name, f"{os.path.basename(folder)}/{name}"):
-            places.setdefault(key, []).append(number)
-    return places
 
 
 @dataclass(frozen=True)

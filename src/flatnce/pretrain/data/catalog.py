@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flatnce.messages import did_you_mean
-from flatnce.toml_files import read_entries, read_toml
+from flatnce.toml_files import read_entries
 
 __all__ = ["DECODERS", "IMAGENET_MEAN", "IMAGENET_STD"]
 
@@ -142,13 +142,11 @@ def _layout(table: dict[str, Any]) -> Layout:
     return Layout(table["folder"], table["files"], downloads)
 
 
-def _entry(name: str, layouts_of: str = "", **table: Any) -> Entry:
-    layouts = _TABLES[layouts_of or name].get("layouts", ())
+def _entry(name: str, layouts: Sequence[Any] = (), **table: Any) -> Entry:
     for key in {"mean", "std"} & table.keys():
         table[key] = tuple(table[key])
-    return Entry(name, **table | {"layouts": tuple(map(_layout, layouts))})
+    return Entry(name, layouts=tuple(map(_layout, layouts)), **table)
 
 
-_TABLES = read_toml(__file__, "catalog.toml")
 CATALOG: dict[str, Entry] = read_entries(__file__, "catalog.toml", _entry)
 """Every data set by its name."""

@@ -1,9 +1,9 @@
 """Sets of images: in memory as uint8 (:class:`ImageSet`) or as files (:class:`FolderSet`).
 
-Labels are one class number per image, int64 (n,), with -1 where an image has none; or several
-classes per image, float (n, k): 1 present, 0 absent, -1 ignored. A decoded file becomes RGB; its
-shorter side is resized (bicubic, antialiased) and the centre square is kept. (Training crops files
-before that: ``crops.py``.) EXIF orientation is not applied, as in the usual readers of ImageNet.
+Labels are one class number per image, int64 (n,), with -1 where an image has none. A decoded file
+becomes RGB; its shorter side is resized (bicubic, antialiased) and the centre square is kept.
+(Training crops files before that: ``crops.py``.) EXIF orientation is not applied, as in the usual
+readers of ImageNet.
 """
 
 import os
@@ -18,7 +18,7 @@ from io import BytesIO
 from typing import Any
 
 import torch
-from jaxtyping import Float64, Int64, UInt8
+from jaxtyping import Int64, UInt8
 from torch import Tensor
 
 from flatnce.extras import require_extra
@@ -42,24 +42,19 @@ class Labelled:
 
     def counts(self) -> Int64[Tensor, " k"]:
         """The number of images per class."""
-        if self.labels.ndim == 2:
-            return (self.labels > 0).sum(0)
         return torch.bincount(self.labels[self.labels >= 0], minlength=len(self.classes))
 
     def _check_labels(self, n: int) -> None:
         labels, k = self.labels, len(self.classes)
-        several = labels.ndim == 2 and labels.is_floating_point()
-        right = (n, k) if several else (n,)
-        if labels.shape != right or not (several or labels.dtype == torch.int64):
+        if labels.shape != (n,) or labels.dtype != torch.int64:
             raise ValueError(
                 f"labels has shape {tuple(labels.shape)} and dtype {labels.dtype}; pass int64 of "
-                f"shape ({n},), or floating-point of shape ({n}, {k})"
+                f"shape ({n},)"
             )
-        low, high, top = float(labels.min()), float(labels.max()), 1 if several else k - 1
-        if low < -1 or high > top:
+        low, high = int(labels.min()), int(labels.max())
+        if low < -1 or high >= k:
             raise ValueError(
-                f"labels runs from {low:g} to {high:g}; with {k} classes it may run from -1 to "
-                f"{top}"
+                f"labels runs from {low} to {high}; with {k} classes it may run from -1 to {k - 1}"
             )
 
     def _chosen(self, indices: Tensor | Sequence[int]) -> Int64[Tensor, " m"]:
@@ -79,7 +74,7 @@ class ImageSet(Labelled):
 
     Arguments:
         images: uint8, shape (n, c, h, w).
-        labels: int64 (n,) or float (n, k), on the device of the images.
+        labels: int64 (n,), on the device of the images.
         classes: The names of the classes, in the order of their numbers.
         name: The name of the data set.
         split: The split.
@@ -120,15 +115,6 @@ class ImageSet(Labelled):
         """Some of the images, by their numbers from 0 to n - 1, in the order given."""
         chosen = self._chosen(indices)
         return replace(self, images=self.images[chosen], labels=self.labels[chosen])
-
-    def statistics(self) -> tuple[Float64[Tensor, " c"], Float64[Tensor, " c"]]:
-        """Mean and standard deviation per channel, of values from 0 to 1."""
-        values = torch.arange(256, device=self.images.device).double() / 255
-        channels = self.images.unbind(1)
-        counts = torch.stack([channel.flatten().bincount(minlength=256) for channel in channels])
-        shares = counts.double() / channels[0].numel()
-        mean = shares @ values
-        return mean, (shares @ values.square() - mean.square()).clamp_min(0).sqrt()
 
 
 @dataclass(frozen=True, eq=False)

@@ -341,16 +341,13 @@ def sun397(folder: Path, split: str) -> FolderSet:
     return FolderSet(paths, labels, tuple(classes))
 
 
-def voc2007(folder: Path, split: str) -> FolderSet:
-    """VOC2007: a class is 1 present, 0 absent, or -1 only difficult objects (not evaluated)."""
-    paths, objects = _voc(folder, split)
-    return FolderSet(paths, torch.stack([_present(listed) for listed in objects]), VOC_CLASSES)
-
-
 def voc2007_top1(folder: Path, split: str) -> FolderSet:
     """VOC2007 with the first object listed, difficult or not, as the one class of an image."""
-    paths, objects = _voc(folder, split)
-    return FolderSet(paths, torch.tensor([listed[0][0] for listed in objects]), VOC_CLASSES)
+    part = "val" if split == "validation" else split
+    names = _lines(folder / "ImageSets" / "Main" / f"{part}.txt")
+    paths = tuple(str(folder / "JPEGImages" / f"{name}.jpg") for name in names)
+    labels = [_first_object(folder / "Annotations" / f"{name}.xml") for name in names]
+    return FolderSet(paths, torch.tensor(labels), VOC_CLASSES)
 
 
 def _pickled(name: str, folder: Path, split: str) -> ImageSet:
@@ -392,31 +389,10 @@ def _lines(file: Path) -> tuple[str, ...]:
     return tuple(line.strip() for line in lines if line.strip())
 
 
-def _voc(folder: Path, split: str) -> tuple[tuple[str, ...], list[list[tuple[int, bool]]]]:
-    """The images of a split, and class and difficulty of the objects of each."""
-    part = "val" if split == "validation" else split
-    names = _lines(folder / "ImageSets" / "Main" / f"{part}.txt")
-    paths = tuple(str(folder / "JPEGImages" / f"{name}.jpg") for name in names)
-    return paths, [_objects(folder / "Annotations" / f"{name}.xml") for name in names]
-
-
-def _objects(annotation: Path) -> list[tuple[int, bool]]:
-    """Class and difficulty of each object, in the order of the annotation."""
+def _first_object(annotation: Path) -> int:
+    """The class of the first object that an annotation of VOC2007 lists."""
     with _reading(annotation):
-        found = [
-            (VOC_CLASSES.index(one.findtext("name", "")), one.findtext("difficult", "0") == "1")
-            for one in ElementTree.parse(annotation).iterfind("object")
-        ]
-        if not found:
+        name = ElementTree.parse(annotation).findtext("object/name")
+        if name is None:
             raise ValueError("it lists no object")
-        return found
-
-
-def _present(objects: list[tuple[int, bool]]) -> Tensor:
-    row = torch.zeros(len(VOC_CLASSES))
-    for label, difficult in objects:
-        if not difficult:
-            row[label] = 1
-        elif row[label] == 0:
-            row[label] = -1
-    return row
+        return VOC_CLASSES.index(name)

@@ -50,13 +50,13 @@ class Features:
     """Features of a set of images, and their labels."""
 
     features: Tensor  #: One row per image, float32, (n, width).
-    labels: Tensor  #: As in the image set: one class number per image, or several classes (n, k).
+    labels: Tensor  #: One class number per image, int64 (n,).
     classes: tuple[str, ...] = ()  #: Names of the classes; by default as many as the labels show.
 
     def __post_init__(self) -> None:
         features, labels = self.features, self.labels
         rows = features.ndim == 2 and features.is_floating_point() and len(features) > 0
-        if not rows or labels.shape[:1] != features.shape[:1]:
+        if not rows or labels.shape != features.shape[:1]:
             raise ValueError(
                 f"features has shape {tuple(features.shape)} and dtype {features.dtype}, labels "
                 f"has shape {tuple(labels.shape)}; pass floating-point rows (images, width), at "
@@ -67,16 +67,9 @@ class Features:
         return self.features.shape[0]
 
     @property
-    def several(self) -> bool:
-        """Whether an image may show several classes."""
-        return self.labels.ndim == 2
-
-    @property
     def count(self) -> int:
         """Number of classes."""
-        if self.classes:
-            return len(self.classes)
-        return self.labels.shape[1] if self.several else int(self.labels.max()) + 1
+        return len(self.classes) or int(self.labels.max()) + 1
 
     def subset(self, indices: Int64[Tensor, " m"]) -> "Features":
         """Some of the rows, in this order, with all classes."""
@@ -91,7 +84,7 @@ class Features:
                 "features holds NaN or infinite values: the network has diverged; evaluate an "
                 "earlier checkpoint"
             )
-        if not self.several and int(self.labels.min()) < 0:
+        if int(self.labels.min()) < 0:
             raise ValueError(
                 "labels holds -1, images without a label: evaluate on a labelled part of the set"
             )

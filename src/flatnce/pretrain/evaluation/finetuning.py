@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from flatnce.messages import check_choice
 from flatnce.pretrain.data import FolderSet, OwnSet, Views
@@ -30,7 +31,6 @@ from flatnce.pretrain.evaluation.probe import (
     Probe,
     check_training,
     choose,
-    classification_loss,
     has_pairs,
 )
 
@@ -171,7 +171,7 @@ class _Job:
                 for indices, images, labels in loader.epoch(epoch):
                     crops = views(to_channels(images, channels), indices, epoch, views=1)[0]
                     optimizer.zero_grad()
-                    loss = classification_loss(self._scores(model, crops), labels)
+                    loss = cross_entropy(self._scores(model, crops), labels)
                     loss.backward()
                     optimizer.step()
                     total += loss.detach()

@@ -44,11 +44,6 @@ def knn_scores(
         neighbours: Values of k, each at most the number of training images.
         temperature: The τ of the weights.
     """
-    if train.several:
-        raise ValueError(
-            "labels has several classes per image, and a neighbour votes for one; use a linear "
-            "probe, or a reading with one class (voc2007-top1)"
-        )
     train.check_queries(queries, "queries")
     if not neighbours or min(neighbours) < 1 or max(neighbours) > len(train):
         raise ValueError(

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from flatnce.messages import check_choice, check_fields, check_positive
@@ -33,7 +32,6 @@ class Options:
     neighbours: tuple[int, ...] = NEIGHBOURS
     #: Shares of the labels, of semi-supervised learning.
     fraction: tuple[float, ...] = (0.01, 0.1)
-    label_list: str | None = None  #: A file that names the labelled images instead.
     validation: float = VALIDATION  #: Share of the training images on which choices are made.
     pool: int = 10_000  #: Candidates of the mutual information.
     per_class: bool = False  #: Add the accuracy of every class.
@@ -52,8 +50,6 @@ class Options:
                 check_positive(name, value)
         if max(self.fraction) > 1:
             raise ValueError(f"fraction={self.fraction} must be more than 0 and at most 1")
-        if self.label_list is not None and not Path(self.label_list).is_file():
-            raise ValueError(f"label_list={self.label_list!r}: there is no such list of images")
 
     @property
     def descent(self) -> dict[str, Any]:

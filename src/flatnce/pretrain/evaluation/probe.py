@@ -1,10 +1,8 @@
 """Linear probes on frozen features: logistic regression to convergence, and gradient descent.
 
-The regression minimises the mean loss plus λ/2 ‖W‖². The loss is the cross-entropy, or the sum
-over classes of the binary one if an image may show several (labels of -1 are left out of their
-class's mean). Features are standardised by the training images, so that λ means the same for
-every network; the bias is free. scikit-learn's ``LogisticRegression(C=1/(λ n))`` on standardised
-features has the same minimum.
+The regression minimises the mean cross-entropy plus λ/2 ‖W‖². Features are standardised by the
+training images, so that λ means the same for every network; the bias is free. scikit-learn's
+``LogisticRegression(C=1/(λ n))`` on standardised features has the same minimum.
 
 References:
     Kornblith, Shlens, Le, 2019, "Do better ImageNet models transfer better?", Appendix A
@@ -22,13 +20,13 @@ from typing import Any, TypeVar
 import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+from torch.nn.functional import cross_entropy
 
 from flatnce.messages import check_at_least, check_choice
-from flatnce.pretrain.data import Batching, permutation
+from flatnce.pretrain.data import Batching
 from flatnce.pretrain.data.batches import shuffled_classes
 from flatnce.pretrain.evaluation.features import Features, Images
-from flatnce.pretrain.evaluation.metrics import average_precision, hits
+from flatnce.pretrain.evaluation.metrics import hits
 from flatnce.pretrain.evaluation.options import VALIDATION
 
 TOLERANCE = 1e-5
@@ -82,14 +80,9 @@ class Regression:
             features = features.to(torch.float64)
         rows = max(BLOCK // features.shape[1], 1)
         self._parts, self._labels = features.split(rows), train.labels.split(rows)
-        self._n = len(train)
+        self._n, self._count = len(train), train.count
         self._mean, self._std = self._moments()
         self._spread, self._axes = self._spectrum()
-        self._several = train.several
-        self._share = self._mean.new_full((train.count,), 1 / self._n)
-        if train.several:
-            counted = (train.labels >= 0).sum(dim=0)
-            self._share = 1 / counted.clamp_min(1).to(torch.float64)
 
     @torch.no_grad()
     def fit(
@@ -102,8 +95,8 @@ class Regression:
         """The minimum of the module's formula; a fit at another λ to start from saves time."""
         check_at_least("regularisation", regularisation, 0)
         if start is None:
-            weight = self._mean.new_zeros(len(self._mean), len(self._share))
-            bias = torch.zeros_like(self._share)
+            weight = self._mean.new_zeros(len(self._mean), self._count)
+            bias = self._mean.new_zeros(self._count)
         else:
             weight, bias = start.weight, start.bias
         curvature, iterations = self._curvature(weight, bias), 0
@@ -176,10 +169,7 @@ class Regression:
             rows = part.to(torch.float64)
             with torch.enable_grad():
                 logits = torch.addmm(shifted, rows, raw).requires_grad_()
-                if self._several:
-                    lost = _binary(logits, labels, "sum", self._share)
-                else:
-                    lost = cross_entropy(logits, labels, reduction="sum") / self._n
+                lost = cross_entropy(logits, labels, reduction="sum") / self._n
                 (error,) = torch.autograd.grad(lost, logits)
             loss = loss + lost.detach()
             slope += _correlated(rows, error)
@@ -192,8 +182,7 @@ class Regression:
         raw = weight / self._std[:, None]
         shifted, total = bias - self._mean @ raw, torch.zeros_like(bias).sum()
         for part in self._parts:
-            scores = torch.addmm(shifted, part.to(torch.float64), raw)
-            shares = scores.sigmoid() if self._several else scores.softmax(dim=1)
+            shares = torch.addmm(shifted, part.to(torch.float64), raw).softmax(dim=1)
             total = total + (shares * (1 - shares)).sum()
         return max(float(total) / (self._n * len(bias)), LEAST_CURVATURE)
 
@@ -249,10 +238,10 @@ def linear_probe(
     validation: float = VALIDATION,
     seed: int = 0,
 ) -> Probe:
-    """Logistic regression to convergence; one-vs-rest if images show several classes.
+    """Logistic regression to convergence.
 
-    λ is chosen by accuracy (or mean average precision) on held-out training images, then the
-    regression is refitted on all of them. The labels of the test images are not used.
+    λ is chosen by accuracy on held-out training images, then the regression is refitted on all of
+    them. The labels of the test images are not used.
     :mod:`flatnce.pretrain.evaluation.probe` has the formula.
 
     Arguments:
@@ -281,9 +270,8 @@ def linear_probe(
         # If the best λ is at the edge, widen the grid.
         how["regularisation_at_end"] = chosen in (values[0], values[-1])
     fit = Regression(train).fit(chosen, start=fits.get(chosen))
-    kind = "logistic regression, one against the rest"
     protocol: dict[str, Any] = {
-        "classifier": kind if train.several else "multinomial logistic regression",
+        "classifier": "multinomial logistic regression",
         "optimizer": "L-BFGS",
         "features": "standardised by the training images",
         **how,
@@ -406,35 +394,18 @@ def _descend(train: Features, config: DescentConfig, rate: float, seed: int) -> 
                     )
                 optimizer.zero_grad()
                 scores = torch.addmm(bias, train.features[chosen], weight)
-                classification_loss(scores, train.labels[chosen]).backward()
+                cross_entropy(scores, train.labels[chosen]).backward()
                 optimizer.step()
                 step += 1
     return Classifier(weight.detach(), bias.detach())
 
 
-def classification_loss(scores: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy; if images show several classes the binary one, summed over the classes."""
-    if labels.ndim == 1:
-        return cross_entropy(scores, labels)
-    return _binary(scores, labels, "sum") / len(labels)
-
-
-def _binary(scores: Tensor, labels: Tensor, reduction: str, share: Tensor | float = 1.0) -> Tensor:
-    """Binary cross-entropy over the labels that count, times the share of each class."""
-    counted, present = ((labels >= low).to(scores.dtype) for low in (0, 1))
-    return binary_cross_entropy_with_logits(scores, present, counted * share, reduction=reduction)
-
-
 def _goodness(scores: Tensor, labels: Tensor) -> tuple[float, float]:
-    """Accuracy (or mAP) on held-out images, and minus the loss; minus infinity for NaN."""
+    """Accuracy on held-out images, and minus the loss; minus infinity for NaN."""
     if not bool(scores.isfinite().all()):
         return -math.inf, -math.inf
-    if labels.ndim == 1:
-        right = hits(scores, labels, 1).to(torch.float64).mean()
-        return float(right), -float(cross_entropy(scores, labels))
-    each = [average_precision(scores[:, c], labels[:, c]) for c in range(scores.shape[1])]
-    mean = torch.cat(each).nanmean().nan_to_num()  # NaN for a class that no image shows
-    return float(mean), -float(_binary(scores, labels, "mean"))
+    right = hits(scores, labels, 1).to(torch.float64).mean()
+    return float(right), -float(cross_entropy(scores, labels))
 
 
 def choose(
@@ -472,8 +443,7 @@ def validation_split(
     """The training images that stay and those held out to choose on, both ascending.
 
     The same share of every class is held out, rounded, but at least one image if the class has
-    several; a class with one image keeps it. If an image may show several classes the draw is
-    over all images.
+    several; a class with one image keeps it.
     """
     if not 0 < fraction < 1:
         raise ValueError(f"validation={fraction} must lie between 0 and 1, such as 0.1")
@@ -481,8 +451,7 @@ def validation_split(
     def held_out(size: int) -> int:
         return min(max(math.floor(fraction * size + 0.5), 1), size - 1) if size > 1 else 0
 
-    several = labels.ndim == 2
-    groups = (permutation(len(labels), seed),) if several else shuffled_classes(labels.cpu(), seed)
+    groups = shuffled_classes(labels.cpu(), seed)
     held = torch.cat([group[: held_out(len(group))] for group in groups])
     if not len(held):
         raise ValueError(
@@ -496,7 +465,7 @@ def validation_split(
 
 def has_pairs(labels: Tensor) -> bool:
     """Whether :func:`validation_split` can hold out an image of some class."""
-    return len(labels) > 1 if labels.ndim == 2 else bool((torch.bincount(labels) > 1).any())
+    return bool((torch.bincount(labels) > 1).any())
 
 
 def drawn(indices: Int64[Tensor, " m"]) -> dict[str, Any]:

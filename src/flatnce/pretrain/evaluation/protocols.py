@@ -28,7 +28,6 @@ from flatnce.pretrain.data import (
     image_folder,
     is_path,
     label_fraction,
-    label_list,
     load,
     permutation,
 )
@@ -36,7 +35,7 @@ from flatnce.pretrain.data.shards import is_shards
 from flatnce.pretrain.evaluation.features import Features, Images, conversion, embed_views, extract
 from flatnce.pretrain.evaluation.finetuning import FinetuneConfig, finetune
 from flatnce.pretrain.evaluation.knn import TEMPERATURE, knn_scores
-from flatnce.pretrain.evaluation.metrics import measure, measure_several
+from flatnce.pretrain.evaluation.metrics import measure
 from flatnce.pretrain.evaluation.options import Options, expand
 from flatnce.pretrain.evaluation.probe import FORMS, drawn, linear_probe, probe_by_descent
 from flatnce.pretrain.runs.log import add_evaluation, read_run
@@ -140,7 +139,7 @@ class Bench:
             found = load_images(self._own(data, split))
         else:
             found = load(data, split, options.root, skip_unreadable=options.skip_unreadable)
-        if found.labels.ndim != 2 and int(found.labels.min()) < 0:
+        if int(found.labels.min()) < 0:
             raise ValueError(f"{data}: some {found.split} images have no label")
         return found
 
@@ -265,19 +264,13 @@ def finetuned(bench: Bench, data: str, *, name: str) -> Iterator[Result]:
 def semi(bench: Bench, data: str) -> Iterator[Result]:
     """Fine-tuning on few labels, and the same architecture from random weights (Table S4)."""
     train, options = bench.load(data, "train"), bench.options
-    parts: list[tuple[str, dict[str, Any], Tensor]] = []
-    if options.label_list is not None:
-        listed = label_list(options.label_list, train)
-        parts = [(f"{len(listed):,} labels listed", {"label_list": options.label_list}, listed)]
-    else:
-        for fraction in options.fraction:
-            how = {"fraction": fraction, "draw": "stratified", "seed": options.seed}
-            chosen = label_fraction(train.labels, fraction, options.seed)
-            parts.append((f"{100 * fraction:g} % of labels", how, chosen))
-    for label, how, chosen in parts:
+    for fraction in options.fraction:
+        chosen = label_fraction(train.labels, fraction, options.seed)
+        how = {"fraction": fraction, "draw": "stratified", "seed": options.seed}
         labels = {**how, "drawn": drawn(chosen), "of": len(train)}
         for start, what in (("pretrained", "semi"), ("scratch", "supervised")):
-            found = _finetune(bench, data, "semi", f"{what}, {label}", chosen, start)
+            title = f"{what}, {100 * fraction:g} % of labels"
+            found = _finetune(bench, data, "semi", title, chosen, start)
             found["protocol"]["labels"] = labels
             yield found
 
@@ -385,14 +378,9 @@ def result(bench: Bench, name: str, data: str, scores: Tensor, protocol: dict[st
     """The measures of scores on the test images, with their protocol."""
     test, each = bench.load(data, "test"), bench.options.per_class
     labels = test.labels.to(scores.device)
-    if labels.ndim == 2:
-        measures = measure_several(
-            scores, labels, classes=test.classes, per_class=each, seed=bench.options.seed
-        )
-    else:
-        first = "top-1 of the first object listed (the paper's reading)"
-        reading = first if data == "voc2007-top1" else "top-1"
-        measures = measure(scores, labels, classes=test.classes, per_class=each, name=reading)
+    first = "top-1 of the first object listed (the paper's reading)"
+    reading = first if data == "voc2007-top1" else "top-1"
+    measures = measure(scores, labels, classes=test.classes, per_class=each, name=reading)
     parts = {part: bench.part(data, part) for part in ("train", "test")}
     return {
         "name": name,
@@ -402,10 +390,8 @@ def result(bench: Bench, name: str, data: str, scores: Tensor, protocol: dict[st
     }
 
 
-TRANSFER_SETS = (
-    *("cifar10", "cifar100", "voc2007", "voc2007-top1", "flowers102", "caltech101", "sun397"),
-)
-"""The sets of the paper's Tables 3 and S2, with both readings of VOC2007."""
+TRANSFER_SETS = ("cifar10", "cifar100", "voc2007-top1", "flowers102", "caltech101", "sun397")
+"""The sets of the paper's Tables 3 and S2."""
 
 
 def plan(
@@ -437,14 +423,7 @@ def plan(
         )
     if missing:
         report(f"left out, as not on disk: {', '.join(missing)}")
-    pairs = [(name, one) for name, one in pairs if one not in missing]
-    for name, one in pairs:
-        if name in ("knn", "semi") and one == "voc2007":
-            raise ValueError(
-                f"protocol={name!r} needs one class per image and voc2007 has several; take "
-                "voc2007-top1"
-            )
-    return pairs
+    return [(name, one) for name, one in pairs if one not in missing]
 
 
 def evaluate(bench: Bench, pairs: Sequence[tuple[str, str]]) -> Iterator[Result]:

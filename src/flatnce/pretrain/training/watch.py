@@ -35,8 +35,7 @@ class Watcher:
         source, seed = images.image_set, config.run.seed
         labels = source.labels.cpu()
         self.memory, self.queries = None, None
-        several = labels.ndim == 2
-        labelled = torch.tensor([]) if several else _of_large_classes(labels)
+        labelled = _of_large_classes(labels)
         if len(labelled) and int(labels[labelled].max()) > int(labels[labelled].min()):
             rest, held = holdout(labels[labelled], HELD_OUT, seed)
             self.memory = self._some(labelled[rest], MOST_MEMORY)
