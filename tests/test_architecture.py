@@ -216,7 +216,6 @@ Views(8, seed=0)(torch.zeros(2, 3, 8, 8, dtype=torch.uint8), torch.arange(2), 0)
 UNLOADED = {
     "the report": ("import flatnce.report.charts, flatnce.report.page", "torch"),
     "a run log": ("import flatnce.pretrain.runs.log as log; log.environment()", "torch"),
-    "the paper's cost": (f"{MAIN}; main(['cost'])", "torch"),
     "the list of experiments": (f"{MAIN}; main(['reproduce', '--list'])", "torch"),
     "the list of runs": (f"{MAIN}; main(['runs'])", "torch numpy scipy"),
     "help on mi": (f"{MAIN}; main(['mi', '--help'])", "torch pandas"),

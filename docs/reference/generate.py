@@ -46,7 +46,6 @@ PAGES = {
     "mi": "mutual-information.md#from-a-file",
     "reproduce": "reproduce.md",
     "doctor": "doctor.md",
-    "cost": "reproduce.md#what-training-costs",
     "completion": "start.md#in-the-shell",
 }
 

@@ -30,7 +30,6 @@ BASE = {
     "mi": ["table.csv", "--x", "a", "--y", "b"],
     "reproduce": ["fig-mi"],
     "doctor": ["pairs.npz"],
-    "cost": ["first"],
     "completion": [],
 }
 # Any text is a name or a path; any number is a power of Hölder's loss.

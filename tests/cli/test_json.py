@@ -26,7 +26,6 @@ TYPED = {
     "mi": ("table.csv --list-columns", "table.csv"),
     "reproduce": ("--list", "name"),
     "doctor": ("first --no-embeddings", "verdict"),
-    "cost": ("", "paper"),
 }
 SLOW = ("demo", "report", "compare")  # other tests of these commands parse their JSON too
 

@@ -12,6 +12,7 @@ from flatnce.paper.reproduce import analyses, runs
 from flatnce.paper.reproduce.analyses import (
     centred_by_epoch,
     checkpoint_points,
+    costs,
     largest_usable,
     mi_and_accuracy,
     seconds_at,
@@ -416,3 +417,27 @@ def test_the_papers_rows_have_the_sums_they_have_in_the_paper(name, number, obje
     assert sum(numbers) == pytest.approx(total, abs=1e-6)
     weighed = sum(place * number for place, number in enumerate(numbers, start=1))
     assert weighed == pytest.approx(by_place, abs=1e-6)
+
+
+# Table S1.
+
+COSTS = EXPERIMENTS["table-cost"].variants
+
+
+def agrees(row, price):
+    """Whether the cost that the paper prints is devices x hours x price, rounded."""
+    return abs(row["devices"] * row["hours"] * price - row["printed"]) <= row["rounded_to"] / 2
+
+
+def test_the_printed_costs_follow_from_the_prices():
+    assert all(agrees(row, row["price"]) and not agrees(row, 3 * row["price"]) for row in COSTS)
+    found = costs(runs_of("table-cost", []))
+    cells = [row["measures"]["cost"] for row in found.rows]
+    assert [round(cell["mean"]) for cell in cells] == [22_856, 1_720, 634_245]
+    assert [cell["paper"] for cell in cells] == [23_000, 1_720, 634_000]
+
+
+def test_one_price_in_whole_cents_gives_both_gpu_rows():
+    rows = [row for row in COSTS if row["device"] == "V100 GPU"]
+    fits = [cents for cents in range(1, 1000) if all(agrees(row, cents / 100) for row in rows)]
+    assert fits == [248] and {row["price"] for row in rows} == {2.48}

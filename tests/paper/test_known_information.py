@@ -9,7 +9,6 @@ import torch
 
 from flatnce.mi import BOUNDS, tasks
 from flatnce.mi.bounds import flo, infonce, jensen_shannon
-from flatnce.paper.reproduce import known_information
 from flatnce.paper.reproduce.known_information import (
     BOUND_VARIANTS,
     SPREAD,
@@ -22,12 +21,10 @@ from flatnce.paper.reproduce.known_information import (
     one_negative,
     start_critics,
     train_critics,
-    train_on_images,
     true_scores,
     verdicts,
 )
 from flatnce.paper.reproduce.runs import cell
-from flatnce.pretrain.training.config import preset
 
 SMALL = Size((2.0,), (0, 1), steps=4, pool=50, batches=2, batch=8, dimensions=3, width=8)
 
@@ -162,13 +159,3 @@ def test_the_papers_words_are_held_against_the_numbers_by_one_rule(bias, spread,
     (line,) = verdicts({variant: rows})["rows"]
     assert [line[0], line[1], line[3]] == ["InfoNCE, dot critic", "Large", "Excellent"]
     assert [line[2], line[4]] == here
-
-
-# Primal-dual variants.
-
-
-def test_an_encoder_that_diverges_is_said_to_have_diverged(monkeypatch):
-    config = preset("digits").override(batch_size=64, epochs=1, device="cpu")
-    monkeypatch.setattr(Variant, "loss", lambda self, scores, *_: scores.sum() * math.nan)
-    monkeypatch.setattr(known_information, "classify", lambda *_: pytest.fail("classified"))
-    assert train_on_images(replace(INFONCE, critic="cosine"), config, epochs=1) == (None, None)

@@ -23,7 +23,6 @@ from flatnce.paper.charts import (
     mean,
     pearson,
 )
-from flatnce.paper.cost import PAPER, PRICE_NOTE
 from flatnce.paper.reproduce.experiment import OBJECTIVES, Findings, TrainingRun
 from flatnce.paper.reproduce.runs import (
     NAMES,
@@ -421,15 +420,17 @@ def _gradients(gamma: float, seed: int, size: Mapping[str, Any]) -> tuple[Tensor
 
 def costs(runs: Runs) -> Findings:
     """Devices × hours × price, beside what the paper prints."""
-    rows = []
-    for one in PAPER:
-        variables = {"model": one.model, "devices": f"{one.devices} × {one.device}"}
-        cost = cell([one.cost], "dollars", float(one.printed))
-        cells = {"hours": cell([one.hours], "hours"), "cost": cost}
+    rows, dollars = [], []
+    for one in runs.experiment.variants:
+        dollars.append([one["devices"] * one["hours"] * one["price"]])
+        variables = {"model": one["model"], "devices": f"{one['devices']} × {one['device']}"}
+        cells = {
+            "hours": cell([one["hours"]], "hours"),
+            "cost": cell([*dollars[-1]], "dollars", float(one["printed"])),
+        }
         rows.append({"variables": variables, "measures": cells})
-    bars = [line("computed", range(len(PAPER)), [[one.cost] for one in PAPER], 1)]
+    models = [row["variables"]["model"] for row in rows]
+    bars = [line("computed", range(len(models)), dollars, 1)]
     x, y = axis("model"), axis("US dollars", logarithmic=True, low=100.0)
-    heading, models = runs.experiment.heading("cost"), [one.model for one in PAPER]
-    charts = chart("bars", heading, x, y, bars, categories=models)
-    words = {"Prices": PRICE_NOTE, "Your own run": "`flatnce cost RUN --price DOLLARS`."}
-    return Findings(rows, charts, words)
+    heading = runs.experiment.heading("cost")
+    return Findings(rows, chart("bars", heading, x, y, bars, categories=models))

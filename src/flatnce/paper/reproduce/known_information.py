@@ -13,32 +13,20 @@ from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import softplus
 
 from flatnce.core.contrast import Contrast
 from flatnce.core.diagnostics import best_scale
 from flatnce.functional import contrast_from_logits
 from flatnce.mi.bounds import barber_agakov, flo_alternating_losses, infonce, mine_loss
-from flatnce.mi.critics import (
-    BoundedScale,
-    Critic,
-    SeparableCritic,
-    StackedCritics,
-    critic_for,
-    perceptron,
-)
+from flatnce.mi.critics import BoundedScale, Critic, StackedCritics, critic_for
 from flatnce.mi.registry import BOUNDS
 from flatnce.mi.tasks import staircase
-from flatnce.paper.charts import Charts, Values, accuracy_axis, axis, chart, line, spread
+from flatnce.paper.charts import Charts, Values, axis, chart, line, spread
 from flatnce.paper.gaussians import correlation_of, draw_pairs
 from flatnce.paper.reproduce.experiment import EXPERIMENTS, Findings
 from flatnce.paper.reproduce.runs import Runs, cell
-from flatnce.pretrain.data import label_fraction, load
-from flatnce.pretrain.evaluation import extract, knn_scores, linear_probe, measure
-from flatnce.pretrain.models import Encoder, backbone, head
-from flatnce.pretrain.training.config import TrainConfig, preset
-from flatnce.pretrain.training.images import Images, normalisation, open_images
 
 COSINE_SCALE = 20.0
 LEARNED = 0.1  # nats below which a run has learned nothing that it could lose
@@ -500,7 +488,6 @@ def _stability(rows: Sequence[Row]) -> str:
 
 
 # The appendix's failed attempts: primal and dual critics, joint or alternating, with K = 1 too.
-# Every variant is trained on Gaussians and on images, where its encoder's features are classified.
 
 DUALS = {"free": "u-head", "critic": "second critic", "constrained": "u = −g + s(x)"}
 
@@ -511,18 +498,6 @@ TRAININGS = (
     ("alternating, K = 1", True, True),
 )
 """Of each colour of the charts: whether alternating, and whether with one negative."""
-
-LINEAR = "linear top-1, 5 % of labels"
-
-# Of encoders trained on images: embedding width, scale (temperature 0.1), and Adam's rate.
-WIDTH, SCALE, RATE = 64, 10.0, 1e-3
-# The probe has few labels: with all of them even an untrained encoder classifies digits at 97 %.
-# Its regularisation is given, because there are too few labels to hold some out.
-FRACTION, DRAWS, REGULARISATION = 0.05, 5, 1e-2
-
-Outcome = tuple[float | None, float | None]
-"""Test accuracy by kNN with all labels and by a linear probe with few; None if diverged."""
-
 
 PRIMAL_DUAL_VARIANTS = (
     Variant("InfoNCE", "infonce"),
@@ -551,71 +526,42 @@ def variables_of(variant: Variant) -> dict[str, str]:
 
 
 def compare_variants(runs: Runs) -> Findings:
-    """Train every variant on Gaussians, then on images."""
-    scale, seeds = runs.setting.scale, runs.setting.seeds
-    size = Size(seeds=seeds, **runs.setting.pick(runs.experiment.sizes))
-    config = preset("digits").override(batch_size=64, epochs=1 if scale == "smoke" else 8)
-    if scale == "paper":
-        config = preset("cifar10").override(epochs=100)
+    """Train every variant, and compare what its critics know."""
+    size = Size(seeds=runs.setting.seeds, **runs.setting.pick(runs.experiment.sizes))
     variants = PRIMAL_DUAL_VARIANTS
-    if scale == "smoke":  # every u, joint and alternating, K = 1 and all, but not each with each
+    if runs.setting.scale == "smoke":
+        # Every u, joint and alternating, K = 1 and all, but not each with each.
         variants = PRIMAL_DUAL_VARIANTS[:3] + PRIMAL_DUAL_VARIANTS[6::3]
-    # On images all critics are cosines, so variants that differ in the critic alone are the same.
-    on_images = [one for one in variants if one.dual or one.critic == "cosine"]
-    if scale == "smoke":
-        on_images = on_images[::3]
     trained = {variant: train_critics(variant, size) for variant in variants}
     rows = []
-    shown: dict[tuple[str, Variant], Values] = {}
-    for nats, variant in itertools.product(size.nats, variants):
-        variables = {"data": _gaussians(nats), **variables_of(variant)}
-        critics = trained[variant]
-        cells = critics.cells(nats)
-        if variant.dual:
-            cells["FLO as trained"] = cell(critics.of(nats, _flo_values(critics)), "nats")
-        rows.append({"variables": variables, "measures": cells})
-        shown[variables["data"], variant] = cells[CALIBRATED]["values"]
-    data, configs = config.data.data, [config.override(seed=seed) for seed in seeds]
-    start = [train_on_images(on_images[0], one, epochs=0) for one in configs]
-    variables = {"data": data, "objective": "untrained"}
-    rows.append({"variables": variables, "measures": _image_cells(start)})
-    for variant in on_images:
-        variables = {"data": data, **variables_of(variant), "critic": "cosine"}
-        cells = _image_cells([train_on_images(variant, one, one.run.epochs) for one in configs])
-        rows.append({"variables": variables, "measures": cells})
-        shown[data, variant] = cells[LINEAR]["values"]
     charts: Charts = []
     for nats in size.nats:
+        shown: dict[Variant, Values] = {}
+        for variant, critics in trained.items():
+            cells = critics.cells(nats)
+            if variant.dual:
+                cells["FLO as trained"] = cell(critics.of(nats, _flo_values(critics)), "nats")
+            variables = {"data": f"Gaussians, {nats:g} nats", **variables_of(variant)}
+            rows.append({"variables": variables, "measures": cells})
+            shown[variant] = cells[CALIBRATED]["values"]
         heading = runs.experiment.heading("gaussians", **{**asdict(size), "nats": nats})
-        charts += _bar_per_training(heading, shown, _gaussians(nats), "dot", axis("nats"))
-    heading = runs.experiment.heading("images", data=data)
-    charts += _bar_per_training(heading, shown, data, "cosine", accuracy_axis("top-1"))
+        charts += _bar_per_training(heading, shown)
     return Findings(rows, charts, unstable_words(rows))
 
 
-def _bar_per_training(
-    heading: Mapping[str, str],
-    shown: Mapping[tuple[str, Variant], Values],
-    data: str,
-    critic: str,
-    y: Mapping[str, Any],
-) -> Charts:
+def _bar_per_training(heading: Mapping[str, str], shown: Mapping[Variant, Values]) -> Charts:
     """A bar for every objective or u and every training."""
     bars = []
     for series, (words, alternating, single) in enumerate(TRAININGS):
         variants = [
-            Variant("InfoNCE", "infonce", critic, single=single),
+            Variant("InfoNCE", "infonce", single=single),
             Variant("FlatNCE", "flatnce", "cosine", single=single),
         ]
         variants += [Variant("FLO", "flo", "dot", u, single, alternating) for u in DUALS]
-        values = [shown.get((data, variant), [None]) for variant in variants]
+        values = [shown.get(variant, [None]) for variant in variants]
         bars.append(line(words, range(len(values)), values, series))
     x, categories = axis("objective, or u of FLO"), ["InfoNCE", "FlatNCE", *DUALS.values()]
-    return chart("bars", heading, x, y, bars, categories=categories)
-
-
-def _gaussians(nats: float) -> str:
-    return f"Gaussians, {nats:g} nats"
+    return chart("bars", heading, x, axis("nats"), bars, categories=categories)
 
 
 def _flo_values(trained: TrainedCritics) -> Values:
@@ -624,76 +570,3 @@ def _flo_values(trained: TrainedCritics) -> Values:
     runs = batch_values(variant, size, size.batch, trained)
     means = [sum(values) / len(values) if values else math.nan for values in runs]
     return [mean if math.isfinite(mean) else None for mean in means]
-
-
-def _image_cells(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    return {
-        LINEAR: cell([linear for _, linear in outcomes], "share"),
-        "kNN top-1, all labels": cell([knn for knn, _ in outcomes], "share"),
-        UNSTABLE: cell([float(knn is None) for knn, _ in outcomes], "share"),
-    }
-
-
-def train_on_images(variant: Variant, config: TrainConfig, epochs: int) -> Outcome:
-    """Train an encoder by Adam on two views of each image, then classify with its features."""
-    images = open_images(config, _device())
-    with torch.random.fork_rng():
-        torch.manual_seed(config.run.seed)
-        encoder = _encoder(config, images)
-        critic = _critic(encoder, variant.dual).to(_device())
-        second = None
-        if variant.dual == "critic":
-            second = _critic(_encoder(config, images)).to(_device())
-    critics = StackedCritics([critic], [] if second is None else [second])
-    optimisers = variant.optimisers(critics, RATE)
-    batches = ((epoch, batch) for epoch in range(epochs) for batch in images.loader.epoch(epoch))
-    for step, (epoch, batch) in enumerate(batches):
-        turn = step % len(optimisers)
-        left, right = images.views(batch.images, batch.indices, epoch)
-        scores, dual = _scores_and_dual(critics, left[None], right[None])
-        if not bool(scores.isfinite().all() & dual.isfinite().all()):
-            return None, None
-        critics.zero_grad()
-        variant.loss(scores[0], dual[0], {}, turn == 1).backward()
-        optimisers[turn].step()
-    if not all(bool(weight.isfinite().all()) for weight in encoder.parameters()):
-        return None, None
-    return classify(encoder, config, images)
-
-
-def _device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def _encoder(config: TrainConfig, images: Images) -> Encoder:
-    model = config.model
-    net = backbone(
-        model.backbone, stem=model.stem, size=images.views.size, channels=images.channels
-    )
-    return Encoder(net, head(net.width, out=WIDTH))  # type: ignore[arg-type]
-
-
-def _critic(encoder: Encoder, dual: str | None = None) -> SeparableCritic:
-    tower, u_head = nn.Sequential(encoder.backbone, encoder.head), None
-    if dual in ("free", "constrained"):
-        u_head = perceptron(WIDTH if dual == "constrained" else 2 * WIDTH, 1, (2 * WIDTH,))
-    of_u = {"dual": u_head, "constrained": dual == "constrained"}
-    scale = BoundedScale(SCALE, learn=False)
-    return SeparableCritic(tower, tower, similarity="cosine", scale=scale, **of_u)
-
-
-def classify(encoder: Encoder, config: TrainConfig, images: Images) -> Outcome:
-    """Test accuracies of the encoder's features."""
-    mean, std = normalisation(config.data.data)
-    encoder.eval()
-    train, test = (
-        extract(encoder.backbone, part, size=images.views.size, mean=mean, std=std)
-        for part in (images.image_set, load(config.data.data, "test", config.data.root))
-    )
-    votes = knn_scores(train, test.features, (20,))[20]
-    linear = []
-    for draw in range(DRAWS):
-        few = train.subset(label_fraction(train.labels, FRACTION, seed=draw))
-        probe = linear_probe(few, test, regularisations=(REGULARISATION,))
-        linear.append(measure(probe.scores, test.labels)["top1"])
-    return measure(votes, test.labels)["top1"], sum(linear) / DRAWS
