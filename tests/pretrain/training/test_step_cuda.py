@@ -2,7 +2,10 @@
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
+from flatnce.core import distributed
 from flatnce.pretrain import preset
 from flatnce.pretrain.models import Encoder, backbone, head
 from flatnce.pretrain.training.loop import train_steps
@@ -67,6 +70,34 @@ def test_recorded_steps_train_as_unrecorded_ones(case, tmp_path, monkeypatch):
     assert float(distance) < 0.2 * float(travelled)
     rates = [t.optimizer.param_groups[0]["lr"].item() for t in (recorded, plain)]
     assert rates[0] == pytest.approx(rates[1]) == pytest.approx(recorded.rate.at(29))
+
+
+@pytest.fixture
+def process_group(monkeypatch):
+    """A group of one process that takes the code path of several, as NCCL needs a GPU for each."""
+    dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+    monkeypatch.setattr(distributed, "is_active", lambda: True)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("case", ["simclr", "moco, ess, adamw", "resnet18, bfloat16"])
+def test_steps_of_processes_are_recorded_and_read_nothing(case, tmp_path, process_group):
+    recorded = training_of(case, tmp_path)
+    assert isinstance(recorded.learner.called, DistributedDataParallel)
+    plain = training_of(case, tmp_path)
+    plain._take_step = plain._take_step.step
+    take(recorded, 12)
+    assert recorded._take_step.graph is not None, recorded.notes
+    with host_reads_forbidden():
+        take(recorded, 30)
+    with torch.backends.cudnn.flags(deterministic=True):  # as recorded steps have it
+        take(plain, 30)
+    one, two = recorded.monitor.compute(30), plain.monitor.compute(30)
+    for name in ("loss", "ess", "gain", "temperature", "effective_rank"):
+        assert one[name] == pytest.approx(two[name], rel=1e-2), name
+    for training in (recorded, plain):
+        training.unwrap()
 
 
 @every_case

@@ -33,6 +33,9 @@ __all__ = ["TrainingFailed", "check_ess"]
 EAGER_STEPS = 3
 """Steps before the capture: in them libraries choose kernels and allocate workspaces."""
 
+EAGER_STEPS_OF_PROCESSES = 11
+"""The same over several processes; DistributedDataParallel needs as many before a capture."""
+
 _forking: "WeakSet[Training]" = WeakSet()
 """Runs of this process whose images are read by worker processes."""
 
@@ -137,6 +140,7 @@ class CudaGraphStep:
     def __init__(self, step: Step, notify: Callable[[str], None]) -> None:
         self.step, self.notify = step, notify
         self.calls = 0
+        self.eager = EAGER_STEPS_OF_PROCESSES if distributed.is_active() else EAGER_STEPS
         self.graph: torch.cuda.CUDAGraph | None = None
         self.inputs: tuple[Tensor, Tensor, Tensor] | None = None
         # The step has priority over side streams. A run of a sweep already has its own stream and
@@ -151,7 +155,7 @@ class CudaGraphStep:
             self.inputs = (images.clone(), indices.clone(), epoch.clone())
         for kept, given in zip(self.inputs, (images, indices, epoch), strict=True):
             kept.copy_(given)
-        if self.calls == EAGER_STEPS + 1:
+        if self.calls == self.eager + 1:
             self._capture(*self.inputs)
         if self.graph is not None:
             self.graph.replay()
@@ -249,7 +253,14 @@ class Training:
             known = inspect.signature(DistributedDataParallel.__init__).parameters
             new, old = "forward_sync_buffers", "broadcast_buffers"
             without: dict[str, Any] = {new if new in known else old: False}
-            self.learner.call_through(DistributedDataParallel(self.learner.encoder, **without))
+            # It accumulates gradients on the stream of its construction, which in a captured
+            # step must not be the default stream.
+            aside = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
+            with torch.cuda.stream(aside):
+                wrapper = DistributedDataParallel(self.learner.encoder, **without)
+            if aside is not None:
+                torch.cuda.current_stream().wait_stream(aside)
+            self.learner.call_through(wrapper)
         elif self.device.type == "cuda" and self.config.run.fast:
             self.learner.call_through(fuse_resnet(self.learner.encoder) or self.learner.encoder)
 
@@ -258,10 +269,8 @@ class Training:
         run, step = self.config.run, Step(self)
         if self.device.type != "cuda" or not run.fast:
             return step
-        caching = run.micro_batch is not None and run.micro_batch < run.batch_size
-        if distributed.is_active() or caching:
-            what = "several processes" if distributed.is_active() else "micro_batch"
-            self.notes.append(f"with {what} a step is not captured as a CUDA graph")
+        if run.micro_batch is not None and run.micro_batch < run.batch_size:
+            self.notes.append("with micro_batch a step is not captured as a CUDA graph")
             return step
         self.learner.objective.captured = True  # also in the eager steps before the capture
         return CudaGraphStep(step, self.notes.append)
