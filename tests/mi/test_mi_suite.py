@@ -1,0 +1,134 @@
+"""The laws of benchmarks/mi_suite have the truths that they state, and its scores are right."""
+
+import argparse
+import importlib.util
+import json
+import math
+import sys
+
+import numpy as np
+import pytest
+
+from paths import ROOT
+
+SUITE = ROOT / "benchmarks" / "mi_suite"
+
+
+def _module(name):
+    spec = importlib.util.spec_from_file_location(name, SUITE / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def score():
+    names = ("laws", "methods", "score")
+    before = {name: sys.modules.get(name) for name in names}
+    yield [_module(name) for name in names][-1]
+    for name, module in before.items():
+        sys.modules.pop(name)
+        if module is not None:
+            sys.modules[name] = module
+
+
+def test_every_truth_is_the_mean_log_density_ratio_of_drawn_rows(score):
+    assert len(score.LAWS) >= 30 and len(score.FAMILIES) >= 8
+    for law in score.LAWS.values():
+        n = 1000 if law.family == "small images" else 5000
+        x, y, ratio = law.draw(n, np.random.default_rng(12))
+        assert len(x) == len(y) == len(ratio) == n
+        assert np.isfinite(x).all() and np.isfinite(y).all(), law.name
+        error = ratio.std() / n**0.5
+        assert abs(ratio.mean() - law.truth) < 4 * error + 1e-9, law.name
+
+
+def test_scanned_digits_of_two_classes_cannot_be_confused_by_the_pixel_noise(score):
+    pools = sys.modules["laws"]._digit_pools()
+    nearest = math.inf
+    for number, pool in enumerate(pools):
+        others = np.concatenate([other for k, other in enumerate(pools) if k != number])
+        squares = (pool**2).sum(1)[:, None] - 2 * pool @ others.T + (others**2).sum(1)
+        nearest = min(nearest, float(squares.min()) ** 0.5)
+    # Half of the distance is this many standard deviations of the noise (0.5) away.
+    deviations = nearest / 2 / 0.5
+    assert 1797 * math.erfc(deviations / 2**0.5) < 1e-12
+
+
+def test_tables_depend_on_law_rows_and_seed_only(score):
+    law = score.LAWS["few-normal"]
+    draws = [law.sample(5, score.generator_of("few-normal", 5, seed))[0] for seed in (0, 0, 1)]
+    assert np.array_equal(draws[0], draws[1]) and not np.array_equal(draws[0], draws[2])
+    kinds = score.LAWS["labels-rings"].sample(5, score.generator_of("a", 5, 0))[2]
+    assert kinds == (("number", "number"), ("category",))
+
+
+def _records(law, method, values, n=200, **more):
+    return {
+        (law, n, seed, method): {
+            **{"law": law, "n": n, "seed": seed, "method": method, "value": value},
+            **{"seconds": 1.0, **more},
+        }
+        for seed, value in enumerate(values)
+    }
+
+
+def test_errors_are_root_mean_squares_and_what_is_not_finite_counts_as_zero(score):
+    records = _records("few-triangle", "a", [0.6, None, math.inf])
+    found = score.errors(records)["few-triangle", "a"][200]
+    assert found == pytest.approx(math.sqrt((0.01 + 0.25 + 0.25) / 3))
+    left_out = _records("few-triangle", "b", [None], applies=False)
+    assert ("few-triangle", "b") not in score.errors(left_out)
+
+
+def test_the_table_marks_the_best_within_a_tenth_and_never_the_limit(score, capsys):
+    records = _records("few-triangle", "a", [0.6], lower=0.5, low=0.55, high=0.7)
+    records |= _records("few-triangle", "b", [0.609]) | _records("few-triangle", "c", [0.62])
+    score.print_errors(score.with_limit(records))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2] == "| few-triangle | 0.500 | **0.100** | 0.000 | **0.109** | 0.120 |"
+    assert lines[3] == "| best or within 10 % | 1 laws | 1 | 0 | 1 | 0 |"
+    score.print_coverage(records)
+    text = capsys.readouterr().out
+    assert "limit above the truth   0.0%" in text and "interval holds it   0.0%" in text
+
+
+def test_a_run_continues_after_a_line_that_was_cut_off(score, tmp_path, monkeypatch):
+    out = tmp_path / "scores.jsonl"
+    [(key, record)] = _records("few-triangle", "cca", [0.25]).items()
+    out.write_text(json.dumps(record) + '\n{"law": "few-tri')
+    assert score.read([out]) == {key: record}
+
+    class InOneProcess:
+        def __init__(self, processes):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            pass
+
+        imap_unordered = staticmethod(map)
+
+    monkeypatch.setattr(score.multiprocessing, "get_context", lambda kind: _Context(InOneProcess))
+    given = {"n": [200], "seeds": 2, "first_seed": 0, "laws": ["few-triangle"], "processes": 1}
+    score.run(argparse.Namespace(out=out, methods=["cca"], **given))
+    found = score.read([out])
+    assert len(found) == 2 and found[key]["value"] == 0.25  # kept, not computed again
+    assert math.isfinite(found["few-triangle", 200, 1, "cca"]["value"])
+
+
+class _Context:
+    def __init__(self, pool):
+        self.Pool = pool
+
+
+def test_a_method_that_fails_is_recorded(score, monkeypatch):
+    def fails(x, y, kinds, seed):
+        raise RuntimeError("no answer")
+
+    monkeypatch.setitem(score.METHODS, "fails", fails)
+    record = score.fit(("few-triangle", 60, 0, "fails"))
+    assert record["error"] == "RuntimeError: no answer" and score.answer_of(record) == 0.0
