@@ -23,25 +23,27 @@ def test_runs_are_compared_by_a_setting(names, tmp_path, capsys):
     row = next(line for line in said if line.startswith("all runs"))
     assert row.split()[2:6] == ["3", "73.00", "71.00", "+2.00"] and row.endswith("open")
     html = (tmp_path / "comparison.html").read_text(encoding="utf-8")
-    assert "6 runs in 2 groups by objective" in html and len(html) < 1_000_000
-    drawn = (tmp_path / "f" / "knn.svg").read_text(encoding="utf-8")
-    assert "FlatNCE" in drawn and "InfoNCE" in drawn
+    assert "6 runs, which differ in objective" in html and len(html) < 1_000_000
+    assert "all runs" in (tmp_path / "f" / "forest-FlatNCE-InfoNCE.svg").read_text(
+        encoding="utf-8"
+    )
 
 
 @pytest.mark.usefixtures("_quick")
-def test_json_holds_the_differences(names, capsys):
+def test_json_holds_the_differences_and_no_page_is_written(names, tmp_path, capsys):
     assert main(["compare", *names, "--against", "flatnce", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     linear = next(one for one in said["differences"] if "linear" in one["measure"])
     assert (linear["group"], linear["against"], linear["pairs"]) == ("InfoNCE", "FlatNCE", 3)
     assert linear["mean"] == pytest.approx(-0.02)
+    assert said["page"] is None and not list(tmp_path.glob("*.html"))
 
 
 def test_a_sweep_stands_for_its_runs(tmp_path, capsys):
     write_pairs(tmp_path / "runs" / "mine", [0.02, 0.03])
     (tmp_path / "runs" / "mine" / "sweep.json").write_text("{}")
     assert main(["compare", "mine", "mine/infonce-0", "--out", "a.html"]) == 0
-    assert "4 runs in 2 groups" in (tmp_path / "a.html").read_text(encoding="utf-8")
+    assert "4 runs, which differ in objective" in (tmp_path / "a.html").read_text(encoding="utf-8")
 
 
 @pytest.fixture
@@ -57,6 +59,7 @@ def test_the_table_fits_eighty_columns_and_states_the_pairs(tmp_path, capsys):
     said = capsys.readouterr().out
     assert max(map(len, said.splitlines())) <= 80
     assert "linear on digits, test images" in said and "too few" in said
+    assert "kNN at the last watch" in said and "..." not in said
     (row,) = [line for line in said.splitlines() if line.startswith("all runs")]
     assert row.split()[2] == "2" and " to " not in row
 
@@ -64,12 +67,12 @@ def test_the_table_fits_eighty_columns_and_states_the_pairs(tmp_path, capsys):
 @pytest.mark.usefixtures("_quick")
 def test_a_page_is_never_overwritten_silently(names, tmp_path, capsys):
     for expected in ("comparison.html", "comparison-2.html", "comparison-3.html"):
-        assert main(["compare", *names, "--json"]) == 0
-        assert json.loads(capsys.readouterr().out)["page"] == expected
+        assert main(["compare", *names]) == 0
+        assert capsys.readouterr().out.endswith(f"the page: {expected}\n")
     before = (tmp_path / "comparison.html").stat().st_mtime_ns
     assert main(["compare", *names, "--out", "comparison.html"]) == 2
     assert "--replace" in capsys.readouterr().err
     assert (tmp_path / "comparison.html").stat().st_mtime_ns == before
-    assert main(["compare", *names, "--replace", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["page"] == "comparison.html"
+    assert main(["compare", *names, "--replace"]) == 0
+    assert capsys.readouterr().out.endswith("the page: comparison.html\n")
     assert (tmp_path / "comparison.html").stat().st_mtime_ns > before

@@ -57,7 +57,7 @@ def test_a_page_is_drawn_and_usable_in_both_themes_and_widths(chromium, pages, w
     for dark, width in ((False, 1200), (True, 1200), (False, 420), (True, 520), (True, 420)):
         chromium.open(address, dark=dark, width=width)
         charts = chromium.run(DRAWN)
-        assert len(charts) >= 9
+        assert len(charts) >= (9 if which == "run" else 1)
         assert all(chart["marks"] and chart["width"] > 250 for chart in charts), charts
         assert chromium.run(PROBLEMS) == [], (dark, width)
     assert chromium.complaints == []
@@ -72,9 +72,10 @@ def test_the_embedding_and_the_neighbours_are_on_the_page(chromium, pages):
     assert chromium.run(there) == 6 * (1 + 5)
 
 
+@pytest.mark.parametrize("which", ["run", "comparison"])
 @pytest.mark.parametrize("width", [420, 481, 520, 590, 600, 1200])
-def test_no_value_of_a_run_is_out_of_sight(chromium, pages, width):
-    chromium.open(pages["run"].resolve().as_uri(), width=width)
+def test_no_value_is_out_of_sight(chromium, pages, which, width):
+    chromium.open(pages[which].resolve().as_uri(), width=width)
     cut = """[...document.querySelectorAll("main > section > .scroll")]
       .filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.ariaLabel)"""
     assert chromium.run(cut) == []
@@ -117,7 +118,7 @@ def test_a_term_is_explained_where_the_focus_is(chromium, pages):
 
 
 def test_every_table_opens_with_the_keyboard_alone(chromium, pages):
-    chromium.open(pages["comparison"].resolve().as_uri())
+    chromium.open(pages["run"].resolve().as_uri())
     wanted = chromium.run("document.querySelectorAll('details').length")
     now = "document.activeElement.tagName + (document.activeElement.getAttribute('role') || '')"
     for _ in range(200):
@@ -149,9 +150,8 @@ def ends_of_a_cut_table(window) -> tuple:
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("which, width", [("run", 200), ("comparison", 400)])
-def test_a_table_that_is_cut_has_a_shadow_where_more_is(chromium, pages, which, width, dark):
-    chromium.open(pages[which].resolve().as_uri(), dark=dark, width=width)
+def test_a_table_that_is_cut_has_a_shadow_where_more_is(chromium, pages, dark):
+    chromium.open(pages["run"].resolve().as_uri(), dark=dark, width=200)
     paper = (22, 24, 27) if dark else (255, 255, 255)
     left, right = ends_of_a_cut_table(chromium)
     assert left == paper and max(abs(a - b) for a, b in zip(right, paper, strict=True)) > 40

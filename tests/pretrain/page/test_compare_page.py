@@ -1,16 +1,15 @@
-"""Runs compared: groups, pairs, intervals, and the page that says so."""
+"""Runs compared: pairs, intervals, and the page that says so."""
 
 import itertools
 import json
 import math
+import re
 import statistics
 
-import numpy as np
 import pytest
 from scipy import stats
 
-from flatnce.pretrain.page.compare import compare_runs, group_runs
-from flatnce.pretrain.page.contrasts import Paired, paired, read_runs, seeds_needed
+from flatnce.pretrain.page.compare import Paired, compare_runs, paired
 from flatnce.pretrain.runs.log import RunLog, read_run
 from made_runs import charts_of, html_without_charts, write_pairs, write_run
 
@@ -19,17 +18,8 @@ def differences_of(runs, **asked) -> list[dict]:
     return compare_runs(runs, **asked).plain()
 
 
-def page_of_runs(runs, whole_names=False, **asked):
-    return compare_runs(runs, **asked).page(whole_names)
-
-
-def curve_of(made):
-    """The first chart that is not a forest plot."""
-    return next(chart for chart in charts_of(made) if "forest" not in chart.name)
-
-
 def page(runs, **asked) -> str:
-    return html_without_charts(page_of_runs(runs, **asked))
+    return html_without_charts(compare_runs(runs, **asked).page())
 
 
 def crossed(folder, seeds=(0, 1, 2), sizes=(32, 64)):
@@ -60,42 +50,17 @@ def test_the_interval_is_the_paired_t_tests():
     assert found.settled == (stats.ttest_rel(first, second).pvalue < 0.05)
 
 
-def test_only_shared_seeds_are_paired_and_an_open_question_needs_more():
+def test_only_shared_seeds_are_paired():
     found = paired({0: 1.0, 1: 2.0, 2: 0.3, 7: 50.0}, {1: 1.5, 0: 0.0, 2: 0.0, 9: -50.0})
     assert found.pairs == 3 and found.mean == pytest.approx(0.6)
-    assert not found.settled and found.seeds_needed > 3
+    assert not found.settled and found.reading == "open"
 
 
 @pytest.mark.parametrize("shared, mean", [({}, None), ({0: 1.0}, 0.5), ({0: 1.0, 1: 3.0}, 0.5)])
 def test_fewer_than_three_pairs_have_no_interval(shared, mean):
     found = paired({key: value + 0.5 for key, value in shared.items()}, shared)
     assert found == Paired(len(shared), mean, 0.0 if len(shared) > 1 else None)
-    assert not found.settled and found.word in ("no pair", "too few")
-
-
-@pytest.mark.parametrize("mean, sd", [(0.5, 1.0), (1.0, 1.0), (-0.2, 0.5)])
-def test_seeds_needed_find_the_difference_in_four_of_five_cases(mean, sd):
-    n = seeds_needed(mean, sd)
-    draws = np.random.default_rng(0).normal(mean, sd, (4000, n))
-    found = (stats.ttest_1samp(draws, 0, axis=1).pvalue < 0.05).mean()
-    assert found == pytest.approx(0.8, abs=0.05)
-    fewer = np.random.default_rng(1).normal(mean, sd, (4000, n - 2))
-    assert (stats.ttest_1samp(fewer, 0, axis=1).pvalue < 0.05).mean() < found
-
-
-@pytest.mark.parametrize("mean, needed", [(0.0, None), (1e-6, None), (1e6, 4)])
-def test_what_cannot_or_need_not_be_settled(mean, needed):
-    assert seeds_needed(mean, 1.0, 3) == needed
-
-
-# Groups.
-
-
-def test_groups_are_made_by_what_differs_but_the_seed(tmp_path):
-    groups, names = group_runs(read_runs(write_pairs(tmp_path, [0.1, 0.2])))
-    assert names == ["objective"]
-    assert [group.name for group in groups] == ["InfoNCE", "FlatNCE"]
-    assert [len(group.runs) for group in groups] == [2, 2]
+    assert not found.settled and found.reading in ("no pair", "too few")
 
 
 def test_bookkeeping_does_not_keep_runs_apart_and_how_images_are_read_does(tmp_path):
@@ -105,11 +70,11 @@ def test_bookkeeping_does_not_keep_runs_apart_and_how_images_are_read_does(tmp_p
         header["config"]["watch"] = {"pool": 64 + number, "wandb": f"s{number}", "log_every": 5}
         header["config"]["data"] |= {} if number % 3 else {"stream": False, "workers": number}
         (run / "config.json").write_text(json.dumps(header))
-    assert group_runs(read_runs(runs))[1] == ["objective"]
+    assert compare_runs(runs).differing == ["objective"]
     assert difference(runs)["pairs"] == 2
     header["config"]["data"]["stream"] = True
     (runs[-1] / "config.json").write_text(json.dumps(header))
-    assert group_runs(read_runs(runs))[1] == ["stream", "objective"]
+    assert compare_runs(runs).differing == ["stream", "objective"]
 
 
 @pytest.mark.parametrize("against, first", [(None, "InfoNCE"), ("flatnce", "FlatNCE")])
@@ -182,57 +147,50 @@ def test_numbers_are_in_order_and_compared_with_the_smallest_or_with_what_is_ask
     assert difference(runs, by=["batch_size"], against="128")["against"] == "batch size 128"
 
 
-def test_the_page_begins_with_a_forest_plot_of_the_measure_that_was_asked(tmp_path):
-    runs = crossed(tmp_path)
-    made = page_of_runs(runs)
-    assert made.sections[0].heading == "linear on digits, test images"
-    assert made.lead.startswith("linear on digits, test images: FlatNCE − InfoNCE, batch size ")
+def test_the_page_begins_with_a_forest_plot_of_the_linear_probe(tmp_path):
+    made = compare_runs(crossed(tmp_path)).page()
+    assert made.sections[0].heading == "linear on digits, test images (%)"
+    assert made.lead.startswith("linear on digits, test images (%): FlatNCE − InfoNCE, batch size")
     forest = charts_of(made)[0]
-    assert forest.name == "chart-forest-objective-InfoNCE"
+    assert forest.name == "chart-forest-FlatNCE-InfoNCE"
     assert forest.data[0].y == pytest.approx([0.101, 0.1515]) and forest.data[0].spread[0] > 0
-    assert charts_of(made)[1].name == "chart-forest-batch-size-batch-size-32"
+    assert charts_of(made)[1].name == "chart-forest-batch-size-64-32"
     assert "<svg" in forest.svg()
-    few = charts_of(page_of_runs(crossed(tmp_path / "few", seeds=(0, 1)), measure="large-pool"))[0]
+    few = charts_of(compare_runs(crossed(tmp_path / "few", seeds=(0, 1))).page())[0]
     assert few.data[0].spread == [None, None]
-    with pytest.raises(ValueError, match="measure='nothing' is unknown"):
-        page_of_runs(runs, measure="nothing")
 
 
-def test_many_groups_are_contrasted_and_drawn_by_one_setting(tmp_path):
-    runs = crossed(tmp_path, seeds=(0,), sizes=range(2, 12))
-    made = compare_runs(runs)
+def test_titles_differ_and_the_values_have_one_order_everywhere(tmp_path):
+    made = compare_runs(crossed(tmp_path)).page()
+    headings = [section.heading for section in made.sections]
+    titles = [figure.title for section in made.sections for figure in section.figures]
+    assert len(set(headings)) == len(headings) and len(set(titles)) == len(titles)
+    assert titles[0] == "FlatNCE − InfoNCE"
+    assert made.sections[1].table.header[2:4] == ["FlatNCE", "InfoNCE"]
+    assert not any("second" in row[0] for row in made.sections[1].table.rows)  # no speeds
+
+
+def test_many_values_are_contrasted(tmp_path):
+    made = compare_runs(crossed(tmp_path, seeds=(0,), sizes=range(2, 12)))
     assert sum("linear" in one["measure"] for one in made.plain()) == 10 + 2 * 9
-    html = html_without_charts(made.page())
-    assert "20 runs in 2 groups by objective" in html
+    assert "20 runs, which differ in objective, batch size." in html_without_charts(made.page())
 
 
-def test_groups_of_long_names_get_a_letter_and_the_page_says_how_they_differ(tmp_path):
-    runs = [
-        write_run(tmp_path / f"{o}-{size}-{seed}", o, seed, 0.1 * seed, batch_size=size)
-        for o in ("infonce", "flatnce")
-        for size in (32, 64)
-        for seed in (0, 1)
-    ]
-    html = page(runs)
-    assert "<h1>Comparison of 4 groups by objective, batch size</h1>" in html
-    lead = html[html.index('id="lead"') : html.index("</header>")]
-    assert (
-        "A: InfoNCE, batch size 32 (2 seeds); B: as A but batch size 64 (2 seeds); C: as A "
-        in lead
-    )
-    assert "D: FlatNCE, batch size 64 (2 seeds)." in lead
-    first = curve_of(page_of_runs(runs))
-    assert [line.label for line in first.data[:4]] == ["A", "B", "C", "D"]
-    # For papers, which have no list beside the chart.
-    spelt = curve_of(page_of_runs(runs, whole_names=True))
-    assert spelt.data[0].label == "A: InfoNCE, batch size 32"
-
-
-def test_runs_that_differ_in_the_seed_alone_are_one_group(tmp_path):
+def test_runs_that_differ_in_the_seed_alone_are_not_compared(tmp_path):
     runs = [write_run(tmp_path / f"r{seed}", seed=seed, shift=0.1 * seed) for seed in range(3)]
     html = page(runs)
-    assert "3 runs in 1 groups" in html and "There is nothing to compare" in html
-    assert f"{80:.2f} ± {10:.2f} % (3)" in html  # the linear probe, pooled
+    assert "differ in nothing but the seed" in html and "There is nothing to compare" in html
+
+
+def test_the_ess_of_an_older_run_is_the_papers_form(tmp_path):
+    runs = write_pairs(tmp_path, [0.02, 0.03, 0.01])
+    assert "ESS of the negatives" in {one["measure"] for one in differences_of(runs)}
+    for run in runs[::2]:  # InfoNCE's
+        lines = (run / "metrics.jsonl").read_text()
+        (run / "metrics.jsonl").write_text(re.sub(r'"ess_paper": [^,]*, ', "", lines))
+    found = {one["measure"]: one for one in differences_of(runs)}
+    assert "ESS of the negatives" not in found
+    assert found["ESS of the negatives, paper's form"]["mean"] == pytest.approx(0.05)
 
 
 @pytest.mark.parametrize(
@@ -251,9 +209,6 @@ def test_what_cannot_be_compared_is_refused(tmp_path, asked, said):
 def test_one_run_twins_and_other_kinds_are_refused(tmp_path):
     first, twin = write_run(tmp_path / "first"), write_run(tmp_path / "twin")
     RunLog(tmp_path / "demo", kind="demo", config={})
-    many = [write_run(tmp_path / f"b{n}", batch_size=n, finished=False) for n in range(2, 15)]
-    with pytest.raises(ValueError, match="13 groups"):
-        page_of_runs(many, by=["batch_size"])
     with pytest.raises(ValueError, match="at least two"):
         differences_of([first])
     with pytest.raises(ValueError, match="the same settings and seed"):
@@ -271,48 +226,27 @@ def test_differences_are_those_of_the_runs(tmp_path):
     assert found["mean"] == pytest.approx(0.02) and found["pairs"] == 4
     half = stats.t.ppf(0.975, 3) * statistics.stdev(given) / math.sqrt(4)
     assert found["interval"] == pytest.approx([0.02 - half, 0.02 + half])
-    assert found["settled"] and found["seeds_needed"] is None
+    assert found["settled"] and found["reading"] == "higher"
 
 
 @pytest.mark.parametrize(
     "given, said",
     [
-        ([0.02, 0.03, 0.01, 0.02], "settled: higher"),
-        ([-0.02, -0.021, -0.019], "settled: lower"),
-        ([0.04, -0.02, 0.01], "more pairs needed"),
-        ([0.02], "one pair: too few to tell"),
-        ([0.02, 0.03], "2 pairs: too few for an interval"),
+        ([0.02, 0.03, 0.01, 0.02], "higher"),
+        ([-0.02, -0.021, -0.019], "lower"),
+        ([0.04, -0.02, 0.01], "open"),
+        ([0.02], "too few"),
+        ([0.02, 0.03], "too few"),
     ],
 )
 def test_the_page_says_what_is_settled_and_what_is_open(tmp_path, given, said):
-    assert said in page(write_pairs(tmp_path, given))
+    runs = write_pairs(tmp_path, given)
+    assert f"<td>{said}</td>" in page(runs) and difference(runs)["reading"] == said
 
 
-def test_an_unfinished_run_is_drawn_but_not_counted(tmp_path):
+def test_an_unfinished_run_is_not_counted(tmp_path):
     runs = write_pairs(tmp_path, [0.02, 0.03])
     runs.append(write_run(tmp_path / "going", "flatnce", 2, finished=False))
     assert difference(runs)["pairs"] == 2
-    html = page(runs)
-    assert "going: drawn, but not in the tables" in html and "FlatNCE (3 seeds)" in html
-
-
-def test_runs_of_which_none_is_finished_have_curves_only(tmp_path):
-    runs = [write_run(tmp_path / o, o, finished=False) for o in ("infonce", "flatnce")]
-    html = page(runs)
-    assert "No run has finished" in html and "Seeds pooled" not in html
-    assert charts_of(page_of_runs(runs))
-
-
-def test_curves_are_means_with_their_spread(tmp_path):
-    compared = page_of_runs(write_pairs(tmp_path, [0.1, 0.3]))
-    charts = {chart.name: chart for chart in charts_of(compared)}
-    infonce, flatnce = charts["chart-knn"].data
-    # Seed 1 lies 0.01 above seed 0, and FlatNCE 0.1 and 0.3 above InfoNCE.
-    assert infonce.y[-1] == pytest.approx(0.9 + 0.005)
-    assert flatnce.y[-1] == pytest.approx(0.9 + 0.205)
-    assert flatnce.spread[-1] == pytest.approx(0.21 / math.sqrt(2))
-
-
-def test_what_was_set_alike_is_not_drawn(tmp_path):
-    names = [chart.name for chart in charts_of(page_of_runs(write_pairs(tmp_path, [0.1])))]
-    assert "chart-loss" in names and "chart-temperature" not in names
+    assert "Left out because they have not finished: going." in page(runs)
+    assert "There is nothing to compare" in page([runs[0], runs[-1]])

@@ -5,7 +5,6 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +18,6 @@ from flatnce.pretrain.page import loopback_of
 from flatnce.pretrain.runs.folder import named_runs
 from flatnce.report.charts import FORMATS, write_figures
 from flatnce.report.page import Page, check_place, write_page
-from flatnce.report.text import UNITS
 
 if TYPE_CHECKING:
     from flatnce.pretrain.page.compare import Comparison
@@ -30,7 +28,7 @@ class PageOptions:
     """Where a page is written, and what is written with it."""
 
     # The file; by default report.html in the run's directory, of several runs
-    # comparison.html here.
+    # comparison.html here (none with --json).
     out: Path | None = None
     watch: bool = False  # Serve the page on this machine and follow the run while it goes on.
     host: str = "127.0.0.1"  # Where to serve: 127.0.0.1 or another loopback address.
@@ -58,8 +56,6 @@ class CompareOptions:
     # first.
     against: Annotated[str | None, tyro.conf.arg(metavar="VALUE")] = None
     pool: bool = False  # Pool the pairs over all values of the other settings.
-    # Which number to show first, by a part of its name; the linear probe by default.
-    measure: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     replace: bool = False  # Replace an earlier page of that name.
     # Where the page goes.
     page: Annotated[PageOptions, tyro.conf.arg(name="")] = field(default_factory=PageOptions)
@@ -68,7 +64,7 @@ class CompareOptions:
 def run(arguments: list[str]) -> int:
     """Run the command and return the exit code."""
     options = parse_options(CompareOptions, "compare", arguments)
-    asked = {name: getattr(options, name) for name in ("by", "against", "pool", "measure")}
+    asked = {name: getattr(options, name) for name in ("by", "against", "pool")}
     return compare(named_runs(options.runs), options.page, options.replace, **asked)
 
 
@@ -78,86 +74,71 @@ def compare(
     """Print the contrasts of runs, write the page and figures; return the exit code."""
     from flatnce.pretrain.page.compare import compare_runs
 
-    out = _place(options.out, replace)
+    out = _place(options, replace)
     found = compare_runs(directories, **asked)
     if not options.json:
         print("\n".join([*difference_lines(found), ""]))
-    return publish(
-        directories,
-        out,
-        lambda: compare_runs(directories, **asked).page(),
-        options,
-        # A paper has no list of letters beside the chart.
-        paper=partial(found.page, whole_names=True),
-        differences=found.plain(),
-    )
+
+    def page() -> Page:
+        return compare_runs(directories, **asked).page()
+
+    return publish(directories, out, page, options, differences=found.plain())
 
 
-def _place(asked: Path | None, replace: bool) -> Path:
-    """The file of the page: a new name, unless an earlier one is to be replaced."""
+def _place(options: PageOptions, replace: bool) -> Path | None:
+    """The file of the page: a new name, unless an earlier one is to be replaced.
+
+    With ``--json`` a page is written only where ``--out`` says.
+    """
+    if options.out is not None and options.out.is_file() and not replace:
+        raise ValueError(f"--out {options.out} already exists; name another, or --replace it")
+    if options.out is not None or options.json:
+        return options.out
     usual = Path("comparison.html")
-    if asked is not None and asked.is_file() and not replace:
-        raise ValueError(f"--out {asked} already exists; name another, or --replace it")
     numbered = (usual.with_stem(f"{usual.stem}-{number}") for number in itertools.count(2))
     free = (path for path in itertools.chain([usual], numbered) if replace or not path.exists())
-    return asked or next(free)
+    return next(free)
 
 
 def difference_lines(found: "Comparison") -> list[str]:
     """The contrasts of the first measure, a table per pair of values."""
-    from flatnce.pretrain.page.contrasts import measures_of
+    from flatnce.pretrain.page.compare import by_name, difference_columns
 
-    contrasts, measure = found.main(), found.measure
-    if measure is None or not contrasts:
+    main = found.main()
+    if not main:
         return ["nothing to compare: no two finished runs differ in a setting and share a seed"]
-    factor, style, suffix = UNITS[measure.unit]
-    unit = f" in{suffix.replace('%', 'per cent')}" if suffix else ""
-    lines = [measure.label, f"Means{unit}; differences paired by seed."]
-    for name in dict.fromkeys(one.name for one in contrasts):
-        rows = [one for one in contrasts if one.name == name]
-        sides = rows[0].sides
-        columns: dict[str, list[str]] = {name: [one.place for one in rows]}
-        columns["pairs"] = [str(one.paired.pairs) for one in rows]
-        for number, side in enumerate(sides):
-            columns[side] = [format(factor * one.means[number], style) for one in rows]
-        columns["difference"] = [measure.difference(one.paired.mean, suffix=False) for one in rows]
-        ends = [one.paired.interval or () for one in rows]
-        columns["95 % interval"] = [measure.difference(*one, suffix=False) for one in ends]
-        columns["reading"] = [one.paired.word for one in rows]
-        lines += ["", *column_lines(columns, sides)[0]]
-    others = [one.label for one in measures_of(found.runs) if one != measure]
-    if others:
-        also = textwrap.shorten(f"on the page also: {', '.join(others)}", 76, placeholder=" ...")
-        lines += ["", also, "--measure NAME shows one of them"]
-    return lines
+    lines = [f"{main[0].measure.heading}: means, and differences paired by seed"]
+    for name, rows in by_name(main).items():
+        columns = difference_columns(rows, name, [one.place for one in rows])
+        lines += ["", *column_lines(columns, rows[0].sides)[0]]
+    others = dict.fromkeys(one.measure.label for one in found.contrasts)
+    del others[main[0].measure.label]
+    also = f"The page and --json also have: {'; '.join(others)}."
+    return [*lines, "", *textwrap.wrap(also, 80)] if others else lines
 
 
 def publish(
     directories: Sequence[Path],
-    out: Path,
+    out: Path | None,
     page: Callable[[], Page],
     options: PageOptions,
     first: Callable[[], str] = lambda: "",
-    paper: Callable[[], Page] | None = None,
     **more: object,
 ) -> int:
-    """Write a page and its figures and print where.
-
-    ``first`` runs before and may return a note; ``paper`` is the page with figures for a paper,
-    where they differ.
-    """
-    check_place(out)
+    """Write a page and its figures and print where; ``first`` runs before, its note is printed."""
+    if out is not None:
+        check_place(out)
     with served(directories, page, options):
         note = first()
         made = page()
-        write_page(made, out)
+        if out is not None:
+            write_page(made, out)
         figures: Sequence[Path] = ()
         if options.figures is not None:
-            sections = (paper() if paper else made).sections
-            charts = [figure.chart for section in sections for figure in section.figures]
+            charts = [figure.chart for section in made.sections for figure in section.figures]
             figures = write_figures(charts, options.figures, options.formats)
         if options.json:
-            plain = {"page": str(out), "figures": list(map(str, figures)), "left_out": note}
+            plain = {"page": out, "figures": figures, "left_out": note}
             print_json({**plain, **more})
         else:
             lines = [note] if note else []

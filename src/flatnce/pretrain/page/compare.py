@@ -1,123 +1,147 @@
-"""The page of several training runs: contrasts, seeds pooled, curves overlaid."""
+"""Training runs compared: contrasts within equal other settings, paired by seed; their page."""
 
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from flatnce.pretrain.page import TEXT
-from flatnce.pretrain.page.contrasts import (
-    Contrast,
-    Measure,
-    Paired,
-    Values,
-    contrasts_of,
-    differing_settings,
-    main_measure,
-    measures_of,
-    numbers_of,
-    read_runs,
-    setting_label,
-    setting_text,
-    settings_text,
-)
-from flatnce.pretrain.page.run import CHARTS, Curves, finished, flat, thinned
-from flatnce.pretrain.runs.log import Run
-from flatnce.report.charts import Axis, Line, Reference, forest_chart, line_chart
+from flatnce.messages import check_choice
+from flatnce.pretrain.page import CATALOGUE, TEXT
+from flatnce.pretrain.page.run import finished, flat
+from flatnce.pretrain.runs.log import Run, protocol_name, read_run
+from flatnce.pretrain.training.config import BOOKKEEPING, TrainConfig
+from flatnce.report.charts import Axis, Line, forest_chart
 from flatnce.report.page import Figure, Page, Paragraph, Section, Table, write_page
-from flatnce.report.text import UNITS, in_unit
+from flatnce.report.text import OBJECTIVES, UNITS, VARIABLES
 
-__all__ = ["Comparison", "compare_page", "compare_runs"]
+__all__ = ["Comparison", "compare_page", "compare_runs", "difference_columns"]
 
-MOST_GROUPS = 12  # colour and marker together can distinguish so many
 MOST_PLACES = 14  # rows of a forest plot that can be read
-LONGEST_LABEL = 19  # longer names do not fit beside a chart
+LEAST_PAIRS = 3  # for an interval: with two it is about 13 standard errors wide
+
+Values = tuple[Any, ...]  # of some settings
+
+
+class Measure(NamedTuple):
+    """One number of a run: its label, and a key of :data:`flatnce.report.text.UNITS`."""
+
+    label: str
+    unit: str
+
+    @property
+    def heading(self) -> str:
+        """The label with the unit."""
+        suffix = UNITS[self.unit][2].strip()
+        return f"{self.label} ({suffix})" if suffix else self.label
+
+    def text(self, value: float, sign: str = "") -> str:
+        """A value in the unit; a difference has ``+`` as sign."""
+        factor, style, _ = UNITS[self.unit]
+        return format(factor * value, f"{sign}z{style}").replace("-", "−")
 
 
 @dataclass(frozen=True)
-class Group:
-    """Runs that agree in the compared settings."""
+class Paired:
+    """The mean difference over pairs of equal seeds; with a 95 % t interval from three pairs."""
 
-    name: str
-    runs: Sequence[Run]
-    series: int
-    label: str  # the name in a chart; a letter if names are long
-    short: str  # then: how the group differs from the first
+    pairs: int
+    mean: float | None = None
+    sd: float | None = None
+    interval: tuple[float, float] | None = None
 
     @property
-    def done(self) -> list[Run]:
-        """The finished runs."""
-        return [run for run in self.runs if finished(run)]
+    def settled(self) -> bool:
+        """Whether the interval excludes zero."""
+        return self.interval is not None and not self.interval[0] <= 0 <= self.interval[1]
 
-    def values(self, measure: Measure) -> list[float]:
-        """The numbers of the finished runs."""
-        every = map(numbers_of, self.done)
-        return [numbers[measure] for numbers in every if measure in numbers]
-
-
-def group_runs(runs: Sequence[Run], by: Sequence[str] = ()) -> tuple[list[Group], list[str]]:
-    """The groups, and the settings that define them: all that differ, if that is not too many.
-
-    Otherwise the first of them that makes few groups; none if there is no such setting.
-    """
-    differing = differing_settings(runs, by)
-    tried = [list(by)] if by else [differing, *([name] for name in differing)]
-    for names in tried:
-        members: dict[Values, list[Run]] = {}
-        for run in runs:
-            settings = flat(run.config)
-            members.setdefault(tuple(settings.get(name) for name in names), []).append(run)
-        if len(members) <= MOST_GROUPS:
-            return _named(names, members), names
-    if by:
-        raise ValueError(
-            f"by={' '.join(by)} makes {len(members)} groups, and a chart can tell {MOST_GROUPS} "
-            "apart; name fewer runs, or group by fewer settings"
-        )
-    return [], []
+    @property
+    def reading(self) -> str:
+        """What the difference means, in one word or two."""
+        if self.interval is None:
+            return "too few" if self.pairs else "no pair"
+        if not self.settled:
+            return "open" if self.sd else "equal"
+        return "higher" if self.interval[0] > 0 else "lower"
 
 
-def _named(names: Sequence[str], members: Mapping[Values, Sequence[Run]]) -> list[Group]:
-    """Groups with their names, InfoNCE first; long names get a letter, which charts use."""
-    groups: list[Group] = []
-    ordered = sorted(members, key=lambda values: "infonce" not in values)
-    texts = [list(map(setting_text, names, values)) or ["all runs"] for values in ordered]
-    is_long = any(len(", ".join(words)) > LONGEST_LABEL for words in texts)
-    for number, (values, words) in enumerate(zip(ordered, texts, strict=True)):
-        name = label = short = ", ".join(words)
-        if is_long:
-            label = chr(ord("A") + number)
-            name = short = f"{label}: {name}"
-            own = [mine for mine, theirs in zip(words, texts[0], strict=True) if mine != theirs]
-            # The difference is shorter than the name only if some settings agree.
-            if 0 < len(own) < len(words):
-                short = f"{label}: as A but {', '.join(own)}"
-        groups.append(Group(name, members[values], number, label, short))
-    return groups
+def paired(first: Mapping[Hashable, float], second: Mapping[Hashable, float]) -> Paired:
+    """The first minus the second, over the keys that both have, with Student's interval."""
+    from scipy.stats import t
+
+    differences = [first[key] - second[key] for key in first if key in second]
+    n = len(differences)
+    if n < 2:
+        return Paired(n, fmean(differences) if differences else None)
+    mean, sd = fmean(differences), stdev(differences)
+    if n < LEAST_PAIRS:
+        return Paired(n, mean, sd)
+    half = float(t.ppf(0.975, n - 1)) * sd / math.sqrt(n)
+    return Paired(n, mean, sd, (mean - half, mean + half))
 
 
-Curve = tuple[list[float], list[float], list[float], int]
+@dataclass(frozen=True)
+class Contrast:
+    """Two values of a setting, or of several together, with all other settings equal."""
+
+    measure: Measure
+    group: Mapping[str, Any]  # the setting and its value
+    against: Mapping[str, Any]  # and the value it is compared with
+    within: Mapping[str, Any]  # the values of the other settings that differ; empty if pooled
+    pooled_over: tuple[str, ...]
+    means: tuple[float, ...]  # of group and against, over the pairs
+    paired: Paired
+
+    @property
+    def sides(self) -> tuple[str, str]:
+        """The values that are contrasted; without the name of a single setting."""
+        both = self.group, self.against
+        if len(self.group) > 1 or "objective" in self.group:
+            return settings_text(both[0]), settings_text(both[1])
+        first, second = (str(*one.values()) for one in both)
+        return first, second
+
+    @property
+    def name(self) -> str:
+        """Which values are contrasted."""
+        first, second = self.sides
+        whole = settings_text(self.group)
+        return f"{whole if whole.endswith(first) else first} − {second}"
+
+    @property
+    def place(self) -> str:
+        """At which values of the other settings."""
+        if self.pooled_over:
+            return f"pooled over {', '.join(map(setting_label, self.pooled_over))}"
+        return settings_text(self.within) or "all runs"
+
+    @property
+    def said(self) -> str:
+        """The contrast in a few words."""
+        mean, ends = self.paired.mean, _interval(self)
+        difference = "" if mean is None else f"{self.measure.text(mean, '+')} "
+        interval = f"({ends}), " if ends else ""
+        return f"{self.name}, {self.place}: {difference}{interval}{self.paired.reading}"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs and every contrast of them; ``measure`` is the one that is shown first."""
+    """Runs and every contrast of them."""
 
     runs: Sequence[Run]
-    by: Sequence[str]
+    differing: Sequence[str]  # the settings that are not the same in all runs
     contrasts: Sequence[Contrast]
-    measure: Measure | None
 
     def main(self) -> list[Contrast]:
-        """The contrasts of the measure that is shown first."""
-        return [one for one in self.contrasts if one.measure == self.measure]
+        """The contrasts of the measure to show first: the linear probe, or the first there is."""
+        measures = [one.measure for one in self.contrasts]
+        probes = [measure for measure in measures if measure.label.startswith("linear")]
+        return [one for one in self.contrasts if one.measure in [*probes, *measures][:1]]
 
     def plain(self) -> list[dict[str, Any]]:
-        """Every contrast as plain data: measure, groups, pairs, mean, interval, seeds needed."""
+        """Every contrast as plain data: measure, groups, pairs, mean, interval, reading."""
         return [
             {
                 "measure": one.measure.label,
@@ -128,52 +152,34 @@ class Comparison:
                 "means": one.means,
                 **asdict(one.paired),
                 "settled": one.paired.settled,
+                "reading": one.paired.reading,
             }
             for one in self.contrasts
         ]
 
-    def page(self, whole_names: bool = False) -> Page:
-        """The page; charts may have whole names instead of letters."""
-        groups, names = group_runs(self.runs, self.by)
-        if whole_names:
-            groups = [replace(group, label=group.name) for group in groups]
-        sections = []
-        if self.measure is not None and self.main():
-            reading = Paragraph(TEXT["forest"], "How to read it")
-            sections.append(Section(self.measure.label, [reading], figures=_forests(self.main())))
-        names_of = dict.fromkeys(one.name for one in self.contrasts)
-        tables = [_difference_table([c for c in self.contrasts if c.name == n]) for n in names_of]
-        shown = tables[0] if tables else None
-        sections.append(Section("Differences, paired by seed", self._notes(), shown))
-        sections += [Section(one.caption, table=one) for one in tables[1:]]
-        measures = measures_of(self.runs)
-        if measures and groups:
-            sections.append(Section("Seeds pooled", table=_pooled(groups, measures)))
-        if figures := _overlaid(groups):
-            sections.append(Section("During training", figures=figures))
-        what = ", ".join(map(setting_label, names)) or "nothing but the seed"
-        title = f"Comparison of {len(groups)} groups by {what}"
-        if 0 < len(groups) <= 3 and all(group.label == group.name for group in groups):
-            title = f"Comparison: {' against '.join(group.name for group in groups)}"
-        named = "; ".join(f"{one.short} ({_seeds(one)} seeds)" for one in groups)
-        about = f"{len(self.runs)} runs in {len(groups)} groups by {what}: {named}."
-        if not groups:
-            title, about = f"Comparison of {len(self.runs)} runs", f"{len(self.runs)} runs."
-        first = [f"{one.name}, {one.place}: {one.said}" for one in self.main()[:3]]
-        lead = f"{self.measure.label}: {'; '.join(first)}." if self.measure and first else about
-        return Page(title, lead, sections, _facts(self.runs), "" if lead is about else about)
-
-    def _notes(self) -> list[Paragraph]:
-        if not any(map(finished, self.runs)):
-            return [Paragraph("No run has finished, so that there is nothing to compare yet.")]
-        if not self.contrasts:
-            return [Paragraph(TEXT["no_contrast"])]
-        notes = [Paragraph(TEXT["differences"].format(count=len(self.contrasts)), "Mind")]
+    def page(self) -> Page:
+        """The page: forest plots of the first measure, then a table per pair of values."""
+        what = ", ".join(map(setting_label, self.differing)) or "nothing but the seed"
+        about = f"{len(self.runs)} runs, which differ in {what}."
         going = [run.directory.name for run in self.runs if not finished(run)]
         if going:
-            said = f"{', '.join(going)}: drawn, but not in the tables."
-            notes.append(Paragraph(said, "Unfinished"))
-        return notes
+            about += f" Left out because they have not finished: {', '.join(going)}."
+        facts = {}
+        for label, key in (("Device", "device"), ("flatnce", "flatnce"), ("torch", "torch")):
+            values = dict.fromkeys(str(run.environment.get(key) or "unknown") for run in self.runs)
+            facts[label] = "; ".join(values)
+        title, main = f"Comparison of {len(self.runs)} runs", self.main()
+        if not main:
+            return Page(title, TEXT["no_contrast"], (), facts, about)
+        reading = Paragraph(TEXT["forest"], "How to read it")
+        figures = [_forest(mine) for mine in by_name(main).values()]
+        sections = [Section(main[0].measure.heading, [reading], figures=figures)]
+        mind = Paragraph(TEXT["differences"].format(count=len(self.contrasts)), "Mind")
+        for name, mine in by_name(self.contrasts).items():
+            notes = [mind] if len(sections) == 1 else []
+            sections.append(Section(f"All differences: {name}", notes, _table(mine)))
+        first = "; ".join(one.said for one in main[:3])
+        return Page(title, f"{main[0].measure.heading}: {first}.", sections, facts, about)
 
 
 def compare_runs(
@@ -182,7 +188,6 @@ def compare_runs(
     by: Sequence[str] = (),
     against: str | None = None,
     pool: bool = False,
-    measure: str | None = None,
 ) -> Comparison:
     """Every contrast of training runs, within equal other settings and paired by seed.
 
@@ -194,11 +199,19 @@ def compare_runs(
         by: Settings to contrast together; by default each that differs, except the seed.
         against: A value of a setting; the others are compared with it.
         pool: Pool the pairs over the values of the other settings.
-        measure: Part of the label of the measure to show first; the linear probe by default.
     """
-    runs = read_runs(directories)
-    contrasts = contrasts_of(runs, by, against, pool)
-    return Comparison(runs, by, contrasts, main_measure(measures_of(runs), measure))
+    runs = _read_runs(directories)
+    names = _differing(runs, by)
+    factors = [tuple(by)] if by else [(name,) for name in names]
+    if against is not None:
+        values = [str(flat(run.config).get(f[0])) for f in factors for run in runs]
+        check_choice("against", against, dict.fromkeys(values))
+    done = [run for run in runs if finished(run)]
+    for tried in (factors, [tuple(names)]):
+        found = [one for factor in tried for one in _of_factor(done, factor, names, against, pool)]
+        if by or found:
+            break
+    return Comparison(runs, names, found)
 
 
 def compare_page(directories: Sequence[str | Path], out: str | Path, **asked: Any) -> Path:
@@ -212,141 +225,178 @@ def compare_page(directories: Sequence[str | Path], out: str | Path, **asked: An
     return write_page(compare_runs(directories, **asked).page(), Path(out))
 
 
-def _forests(contrasts: Sequence[Contrast]) -> list[Figure]:
-    """A forest plot per setting: a row per place, a colour per value."""
-    figures = []
-    keys = [(tuple(one.group), settings_text(one.against)) for one in contrasts]
-    for names, against in dict.fromkeys(keys):
-        mine = [one for one, key in zip(contrasts, keys, strict=True) if key == (names, against)]
-        measure = mine[0].measure
-        places = list(dict.fromkeys(one.place for one in mine))[:MOST_PLACES]
-        series = []
-        for number, name in enumerate(dict.fromkeys(settings_text(one.group) for one in mine)):
-            by_place = {one.place: one.paired for one in mine if settings_text(one.group) == name}
-            drawn = [by_place.get(place, Paired(0)) for place in places]
-            means, spread = [one.mean for one in drawn], [one.half for one in drawn]
-            series.append(Line(name, [0.0] * len(places), means, spread, number))
-        factor, _, suffix = UNITS[measure.unit]
-        unit = "points" if measure.unit == "share" else suffix.strip()
-        axis = Axis(f"difference{f' ({unit})' if unit else ''}", factor=factor)
-        title = f"By {', '.join(map(setting_label, names))}: minus {against}"
-        title = title if len(series) > 1 else mine[0].name
-        said = " ".join(f"{one.name}, {one.place}: {one.paired.remark}." for one in mine)
-        name = re.sub(r"[^A-Za-z0-9]+", "-", f"chart-forest-{'-'.join(names)}-{against}")
-        chart = forest_chart(name, title, said, places, series, axis)
-        caption = "" if len(places) < MOST_PLACES else f"The first {MOST_PLACES} places."
-        figures.append(Figure(title, chart, caption, _difference_table(mine)))
-    return figures
+def _read_runs(directories: Sequence[str | Path]) -> list[Run]:
+    """The runs to compare, at least two, no two of the same settings and seed."""
+    runs, usual = [], TrainConfig().plain()
+    for run in (read_run(directory, "train") for directory in directories):
+        # A setting that an older run lacks is at its default.
+        config = {name: part | run.config.get(name, {}) for name, part in usual.items()}
+        runs.append(replace(run, config=config))
+    if len(runs) < 2:
+        raise ValueError(f"there is {len(runs)} run; name at least two to compare")
+    seen: dict[str, Run] = {}
+    for run in runs:
+        kept = {k: v for k, v in flat(run.config).items() if k not in BOOKKEEPING}
+        other = seen.setdefault(repr(kept), run)
+        if other is not run:
+            raise ValueError(
+                f"{other.directory} and {run.directory} have the same settings and seed; "
+                "leave one out"
+            )
+    return runs
 
 
-def _seeds(group: Group) -> int:
-    return len({flat(run.config).get("seed") for run in group.runs})
-
-
-def _pooled(groups: Sequence[Group], measures: Sequence[Measure]) -> Table:
-    def cell(measure: Measure, group: Group) -> str:
-        values = group.values(measure)
-        if not values:
-            return "–"
-        spread = {"mean": fmean(values), "sd": stdev(values) if len(values) > 1 else None}
-        return f"{in_unit(spread, measure.unit)} ({len(values)})"
-
-    rows = [(one.label, *(cell(one, group) for group in groups)) for one in measures]
-    caption = "Mean ± standard deviation over runs (how many), of finished runs"
-    return Table(caption, ["Measure", *(group.short for group in groups)], rows)
-
-
-def _difference_table(contrasts: Sequence[Contrast]) -> Table:
-    several = len({one.name for one in contrasts}) > 1
-    rows = [
-        (
-            one.measure.label,
-            f"{one.name}, {one.place}" if several else one.place,
-            str(one.paired.pairs),
-            one.measure.difference(one.paired.mean),
-            one.measure.difference(*(one.paired.interval or ())),
-            one.paired.remark,
-        )
-        for one in contrasts
+def _differing(runs: Sequence[Run], by: Sequence[str]) -> list[str]:
+    """The settings that are not the same in all runs, without the seed; checks those to be by."""
+    settings = [flat(run.config) for run in runs]
+    for name in by:
+        if name == "seed":
+            raise ValueError("by='seed': runs are paired by seed; name another setting")
+        check_choice("by", name, settings[0])
+    names = dict.fromkeys(name for one in settings for name in one)
+    return [
+        name
+        for name in names
+        if name not in (*BOOKKEEPING, "seed")
+        and len({repr(one.get(name)) for one in settings}) > 1
     ]
-    header = ["Measure", "At", "Pairs", "Mean difference", "95 % interval", "Which means"]
-    caption = "Differences" if several else contrasts[0].name
-    return Table(caption, header, rows, remarks=True)
 
 
-def _facts(runs: Sequence[Run]) -> dict[str, str]:
-    """Devices and versions of the runs, each value once."""
-    facts = {}
-    for label, key in (("Device", "device"), ("flatnce", "flatnce"), ("torch", "torch")):
-        values = dict.fromkeys(str(run.environment.get(key) or "unknown") for run in runs)
-        facts[label] = "; ".join(values)
-    return facts
+def _numbers_of(run: Run) -> dict[Measure, float]:
+    """Every number of a finished run: tests of its last step, then its last measurements."""
+    results = run.results or {}
+    found: dict[Measure, float | None] = {}
+    for one in results.get("evaluations") or []:
+        if one.get("step") in (None, results.get("step")):
+            name = protocol_name(one).replace("knn", "kNN", 1)
+            measure = Measure(f"{name} on {one.get('data', '')}, test images", "share")
+            found.setdefault(measure, one.get("top1", one.get("map")))
+    last = {one.get("kind"): dict(one) for one in run.metrics}
+    if (train := last.get("train", {})).get("ess") == train.get("ess_paper"):
+        train.pop("ess", None)  # of an older version, which logged the paper's form
+    for one in CATALOGUE["measure"]:
+        found[Measure(one["label"], one["unit"])] = last.get(one["kind"], {}).get(one["key"])
+    return {measure: value for measure, value in found.items() if value is not None}
 
 
-def _overlaid(groups: Sequence[Group]) -> list[Figure]:
-    """One figure per measure, with one curve per group; only what was measured."""
-    figures = []
-    for curves in CHARTS:
-        for key in curves.keys:
-            one = replace(curves, keys={key: curves.keys[key]})
-            drawn = [(group, curve) for group in groups if (curve := _curve(one, key, group))]
-            # A rate or temperature that was set to the same value for all groups is not compared.
-            is_setting = key in ("rate", "temperature") and all(c == drawn[0][1] for _, c in drawn)
-            if drawn and not is_setting:
-                figures.append(_overlay(curves, key, drawn))
-    return figures
+def _of_factor(
+    runs: Sequence[Run],
+    factor: tuple[str, ...],
+    names: Sequence[str],
+    against: str | None,
+    pool: bool,
+) -> Iterator[Contrast]:
+    """The contrasts of some settings together; runs without a partner are left out."""
+    others = tuple(name for name in names if name not in factor)
+    # By measure and place, by level, by pair.
+    table: dict[tuple[Measure, Values], dict[Values, dict[Hashable, float]]] = {}
+    for run in runs:
+        settings = flat(run.config)
+        level, rest = (tuple(settings.get(one) for one in part) for part in (factor, others))
+        for measure, value in _numbers_of(run).items():
+            levels = table.setdefault((measure, () if pool else rest), {})
+            levels.setdefault(level, {})[settings.get("seed"), rest] = value
+    order = list(dict.fromkeys(measure for measure, _ in table))
+    order.sort(key=lambda measure: not measure.label.endswith("test images"))
+    for measure, place in sorted(table, key=lambda key: (order.index(key[0]), _size(key[1]))):
+        levels = dict(sorted(table[measure, place].items(), key=lambda one: _size(one[0])))
+        first = _reference(levels, against)
+        base = levels.pop(first)
+        for level, values in levels.items():
+            shared = values.keys() & base.keys()
+            if pool and not shared:
+                continue
+            sides = [[side[key] for key in shared] or [math.nan] for side in (values, base)]
+            yield Contrast(
+                measure,
+                dict(zip(factor, level, strict=True)),
+                dict(zip(factor, first, strict=True)),
+                {} if pool else dict(zip(others, place, strict=True)),
+                others if pool else (),
+                tuple(map(fmean, sides)),
+                paired(values, base),
+            )
 
 
-def _overlay(curves: Curves, key: str, drawn: Sequence[tuple[Group, Curve]]) -> Figure:
-    title, name = curves.title, f"chart-{curves.name}"
-    if len(curves.keys) > 1:
-        title = f"{title}, {curves.keys[key]}"
-        name = name if key == curves.name else f"{name}-{key}".replace("_", "-")
-    ceilings: dict[str, Reference] = {}
-    lines, rows, ends = [], [], []
-    for group, (epochs, means, spreads, count) in drawn:
-        band = spreads if count > 1 else None
-        lines.append(Line(group.label, epochs, means, band, group.series))
-        ends.append(f"{group.label} ends at {curves.factor * means[-1]:.3g}.")
-        measured = curves.measured(group.runs[0].metrics)
-        ceilings |= {one.label: one for one in curves.ceilings(measured)} if measured else {}
-        for epoch, mean, spread in zip(epochs, means, spreads, strict=True):
-            sd = f"{curves.factor * spread:.2g}" if count > 1 else "–"
-            value = f"{curves.factor * mean:.4g}"
-            rows.append((group.label, f"{epoch:.2f}", value, sd, str(count)))
-    chart = line_chart(
+def _reference(levels: Mapping[Values, Mapping[Hashable, float]], against: str | None) -> Values:
+    """What others are compared with: what was asked, InfoNCE, or the first that most runs have."""
+    for wanted in (against, "infonce"):
+        for level in levels:
+            if level and str(level[0]) == wanted:
+                return level
+    return max(levels, key=lambda level: len(levels[level]))
+
+
+def _size(values: Values) -> tuple[float, ...]:
+    """A key that puts numbers in order and leaves other values as they come."""
+    return tuple(float(one) if isinstance(one, int | float) else -math.inf for one in values)
+
+
+def settings_text(settings: Mapping[str, Any]) -> str:
+    """Settings in words: FlatNCE, batch size 32."""
+    words = []
+    for name, value in settings.items():
+        label = setting_label(name)
+        words.append(f"no {label}" if value is None else f"{label} {value}")
+        if name == "objective":
+            words[-1] = OBJECTIVES.get(value, str(value))
+    return ", ".join(words)
+
+
+def setting_label(name: str) -> str:
+    """The name of a setting in words."""
+    return VARIABLES.get(name, name.replace("_", " "))
+
+
+def by_name(contrasts: Sequence[Contrast]) -> dict[str, list[Contrast]]:
+    """The contrasts of each pair of values."""
+    found: dict[str, list[Contrast]] = {}
+    for one in contrasts:
+        found.setdefault(one.name, []).append(one)
+    return found
+
+
+def difference_columns(
+    contrasts: Sequence[Contrast], heading: str, names: Sequence[str]
+) -> dict[str, list[str]]:
+    """The columns of a table of contrasts of the same two values, after one with names."""
+    columns = {heading: list(names), "pairs": [str(one.paired.pairs) for one in contrasts]}
+    for number, side in enumerate(contrasts[0].sides):
+        columns[side] = [one.measure.text(one.means[number]) for one in contrasts]
+    means = [(one.measure, one.paired.mean) for one in contrasts]
+    columns["difference"] = ["" if v is None else m.text(v, "+") for m, v in means]
+    columns["95 % interval"] = [_interval(one) for one in contrasts]
+    columns["reading"] = [one.paired.reading for one in contrasts]
+    return columns
+
+
+def _interval(one: Contrast) -> str:
+    return " to ".join(one.measure.text(end, "+") for end in one.paired.interval or ())
+
+
+def _table(contrasts: Sequence[Contrast]) -> Table:
+    several = len({one.place for one in contrasts}) > 1
+    names = [one.measure.heading + (f", {one.place}" if several else "") for one in contrasts]
+    columns = difference_columns(contrasts, "measure", names)
+    rows = list(zip(*columns.values(), strict=True))
+    return Table(contrasts[0].name, list(columns), rows, remarks=True)
+
+
+def _forest(contrasts: Sequence[Contrast]) -> Figure:
+    """The forest plot of one measure and one pair of values: a row per place."""
+    shown, measure, name = contrasts[:MOST_PLACES], contrasts[0].measure, contrasts[0].name
+    ends = [one.paired.interval for one in shown]
+    halves = [None if end is None else (end[1] - end[0]) / 2 for end in ends]
+    points = Line(name, [0.0] * len(shown), [one.paired.mean for one in shown], halves)
+    factor, _, suffix = UNITS[measure.unit]
+    unit = "points" if measure.unit == "share" else suffix.strip()
+    chart = forest_chart(
+        re.sub(r"[^A-Za-z0-9]+", "-", f"chart-forest-{name}"),
         name,
-        title,
-        f"{curves.axis} by epoch, a line per group: the mean over seeds, the band its standard "
-        f"deviation. {' '.join(ends)}",
-        lines,
-        Axis("epoch"),
-        Axis(curves.axis, low=curves.low, factor=curves.factor),
-        list(ceilings.values()),
+        " ".join(f"{one.said}." for one in contrasts),
+        [one.place for one in shown],
+        [points],
+        Axis(f"difference{f' ({unit})' if unit else ''}", factor=factor),
     )
-    caption = f"{curves.caption} Mean over seeds; the band is one standard deviation each way."
-    header = ["Group", "Epoch", "Mean", "Standard deviation", "Seeds"]
-    table = Table(f"{title}: {curves.axis} by group and epoch", header, rows)
-    return Figure(title, chart, caption, table)
-
-
-def _curve(curves: Curves, key: str, group: Group) -> Curve | None:
-    """Epochs, means and spreads over the epochs that all runs of a group have reached."""
-    # An unfinished run would cut the curves of the finished ones short.
-    runs = group.done or group.runs
-    series = [points for run in runs if (points := curves.measured(run.metrics))]
-    if not series:
-        return None
-    first = max(points[0]["epoch"] for points in series)
-    last = min(points[-1]["epoch"] for points in series)
-    shared = [point for point in series[0] if first <= point["epoch"] <= last]
-    # Fewer than on the page of one run: every group has its own rows in the tables.
-    epochs = [point["epoch"] for point in thinned(shared, 50)] or [last]
-    values = np.array(
-        [
-            np.interp(epochs, [one["epoch"] for one in points], [one[key] for one in points])
-            for points in series
-        ]
-    )
-    spreads = values.std(0, ddof=1) if len(series) > 1 else np.zeros(len(epochs))
-    return epochs, values.mean(0).tolist(), spreads.tolist(), len(series)
+    some = "" if len(shown) == len(contrasts) else f"The first {MOST_PLACES} places."
+    return Figure(name, chart, some, _table(contrasts))
