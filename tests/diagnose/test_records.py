@@ -1,4 +1,4 @@
-"""Rules on histories and curves, TensorBoard folders, runs, and the installation."""
+"""Rules on histories, TensorBoard folders, runs, and the installation."""
 
 import math
 from types import SimpleNamespace
@@ -9,7 +9,7 @@ import torch
 
 from flatnce.diagnose import examine, installation
 from flatnce.diagnose.installation import examine_installation
-from flatnce.diagnose.records import curve_findings, examine_run
+from flatnce.diagnose.records import examine_run
 from flatnce.diagnose.rules import findings_on
 from flatnce.pretrain import preset, train
 from flatnce.pretrain.runs.log import RunLog
@@ -63,31 +63,6 @@ def test_a_wrong_temperature_hides_idleness_unless_somebody_tried_a_better_one(i
     assert found == [*kinds, "temperature too high"]
 
 
-def falling(start, end, count=40):
-    return [(i, start + (end - start) * i / (count - 1)) for i in range(count)]
-
-
-@pytest.mark.parametrize(
-    "points, candidates, kinds, words",
-    [
-        (falling(6.0, 2.0), 511, [], None),
-        ([(i, 6 * 0.7**i) for i in range(40)], 511, ["saturated"], None),
-        (falling(6.23, 6.2), 511, ["not learning", "flat loss"], None),
-        (falling(3.0, 3.0), 511, ["flat loss"], None),
-        (falling(0.03, 0.03), 511, ["saturated"], None),
-        ([*falling(6.0, 2.0), (99, math.nan)], 511, ["failed"], None),
-        (falling(6.0, 6.2), None, [], "log K is not known"),
-        (falling(6.0, -2.0), 511, [], "below 0"),
-        ([(i, 1.0) for i in range(40)], 511, [], "raw FlatNCE"),
-        (falling(6.0, 2.0, 4), 511, [], "needs 8"),
-    ],
-)
-def test_a_loss_curve_says_what_it_can_and_what_it_cannot(points, candidates, kinds, words):
-    found, unknown = curve_findings("loss", points, candidates)
-    assert [finding.kind for finding in found] == kinds
-    assert unknown == [] if words is None else words in unknown[0]
-
-
 def write_board(folder, scalars):
     summary = pytest.importorskip("torch.utils.tensorboard", reason="needs tensorboard")
     with summary.SummaryWriter(str(folder)) as writer:
@@ -120,24 +95,15 @@ def test_scalars_that_end_in_nan_have_failed(tmp_path):
     assert found.kinds == ("failed",) and found.findings[0].since == 2
 
 
-def test_losses_of_others_are_judged_as_far_as_they_go(tmp_path):
-    write_board(tmp_path / "a", {"train/nce_loss": falling(6.23, 6.2), "lr": falling(1, 0)})
-    assert examine(tmp_path, batch_size=256).kinds == ("not learning", "flat loss")
-    found = examine(tmp_path)
-    assert found.kinds == ("flat loss",)
-    assert any("--batch-size" in reason for reason in found.unknown)
-    with pytest.raises(ValueError, match=r"temperature=0\.0 is for embeddings; curves"):
-        examine(tmp_path, temperature=0.0)
-    write_board(tmp_path / "b", {"a_loss": falling(6.0, 2.0)})
-    assert examine(tmp_path / "b", batch_size=256).verdict == "unknown"  # not healthy
-    with pytest.raises(ValueError, match=r"2 runs \(a, b\)"):
-        examine(tmp_path)
-
-
-def test_a_folder_without_losses_or_without_anything_is_named(tmp_path):
-    write_board(tmp_path / "board", {"accuracy": falling(0, 1)})
+def test_a_folder_without_our_scalars_or_without_anything_is_named(tmp_path):
+    write_board(tmp_path / "board", {"accuracy": [(0, 0.1), (1, 0.2)], "loss": [(0, 0.0)]})
     found = examine(tmp_path / "board")
     assert found.verdict == "unknown" and "accuracy" in found.unknown[0]
+    with pytest.raises(ValueError, match=r"temperature=0\.0 is for embeddings; curves"):
+        examine(tmp_path, temperature=0.0)
+    write_board(tmp_path / "second", {"loss": [(0, 0.0)]})
+    with pytest.raises(ValueError, match=r"2 runs \(board, second\)"):
+        examine(tmp_path)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "config.json").write_text('{"model_type": "bert"}', encoding="utf-8")
     with pytest.raises(ValueError, match=r"config\.json that is not a run's, and no event file"):
@@ -184,6 +150,19 @@ def test_a_run_is_judged_by_its_log_and_lacking_embeddings_are_said(logged):
     assert any("checkpoint" in reason for reason in found.unknown)
     with pytest.raises(ValueError, match=r"temperature=0\.5 is for embeddings"):
         examine(directory, temperature=0.5)
+
+
+def test_a_short_run_is_not_called_collapsed_and_a_head_is_advised_only_where_there_is_none(
+    logged,
+):
+    line = {"kind": "train", "step": 50, "steps": 50, "epoch": 2.0, **GOOD, "effective_rank": 5.0}
+    assert examine_run(logged(line), embeddings=False).verdict == "unknown"
+    long = [{**line, "step": step} for step in (50, 100)]
+    (found,) = examine_run(logged(*long), embeddings=False).findings
+    assert found.kind == "dimensional collapse" and len(found.remedies) == 2
+    assert "augmentation" in found.remedies[0] and "head" not in "".join(found.remedies)
+    (found,) = findings_on([{"step": 1, **GOOD, "effective_rank": 5.0}], available=128)
+    assert "projection head" in found.remedies[0]
 
 
 def test_a_failed_run_says_why_first(logged):

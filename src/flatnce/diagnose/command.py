@@ -27,8 +27,7 @@ class DoctorOptions:
     ] = None
     # Of the loss, for embeddings.
     temperature: Annotated[float | None, tyro.conf.arg(metavar="T")] = None
-    # Samples of a training batch, for embeddings (by default all rows are one) and loss
-    # curves.
+    # Samples of a training batch, for embeddings; by default all rows are one.
     batch_size: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     # In which the loss is computed, for embeddings; by default theirs.
     precision: Literal["float16", "bfloat16", "float32", "float64"] | None = None

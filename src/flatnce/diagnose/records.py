@@ -1,7 +1,6 @@
 """Whatever a path names: a file of embeddings, a run of ``flatnce train``, a TensorBoard folder.
 
-Scalars of a flatnce Monitor are judged like a run. For another loss curve it is not even known
-which loss it is: everything is said under the condition that it is a mean of InfoNCE.
+Scalars of a flatnce Monitor are judged like a run.
 """
 
 import json
@@ -12,25 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flatnce.core.diagnostics.verdict import (
-    IDLE_SHARE,
-    NEEDED,
-    SATURATED_GAIN,
-    has_evidence,
-    remedies_of,
-)
+from flatnce.core.diagnostics.verdict import NEEDED, has_evidence
 from flatnce.diagnose.embeddings import LAYOUTS, doctor, read_embeddings
 from flatnce.diagnose.findings import Diagnosis, Finding, finding, in_order, not_known
 from flatnce.diagnose.rules import Numbers, findings_on, judgeable
 from flatnce.extras import require_extra
-from flatnce.messages import check_at_least, check_choice
+from flatnce.messages import check_choice
 
 EVENTS = "events.out.tfevents*"
 KEYS = (*NEEDED, "negatives", "uniformity", "effective_rank", "temperature", "saturated")
-# Points that a curve needs: two in each of the quarters that are compared.
-FEWEST_POINTS = 8
-# A curve is flat if its first and last quarter differ by less than this share of the first.
-FLAT_CHANGE = 0.02
 # Images of a run whose views are embedded: enough to see one false negative in a hundred thousand
 # pairs, and half a minute for a small ResNet on two cores.
 IMAGES = 512
@@ -78,12 +67,8 @@ def examine(
         return doctor(**given, layout=layout, objective=objective, subject=str(place))
     if place.is_dir() and not _is_run(place):
         if any(place.rglob(EVENTS)):
-            _refuse("curves do not need it", {**typed, "batch_size": None})
-            candidates = None
-            if batch_size is not None:
-                check_at_least("batch_size", batch_size, 2)
-                candidates = batch_size if layout == "two_tower" else 2 * batch_size - 1
-            return examine_board(place, candidates=candidates, objective=objective)
+            _refuse("curves do not need it", typed)
+            return examine_board(place, objective=objective)
         if (place / "config.json").is_file():
             raise ValueError(
                 f"{place} holds a config.json that is not a run's, and no event file; name a "
@@ -147,6 +132,7 @@ def examine_run(
         unknown += [] if has_evidence(history) else [not_known("early")]
     else:
         unknown.append(not_known("begin"))
+    judged = bool(history) and has_evidence(history)
     if embeddings:
         try:
             shown = _embedded(place, device, images, numbers, objective)
@@ -157,14 +143,21 @@ def examine_run(
             findings += [
                 replace(one, evidence=f"{one.evidence}; {also}")
                 for one in shown.findings
-                if one.kind in EMBEDDINGS_ONLY
+                if one.kind in EMBEDDINGS_ONLY and (judged or one.kind != "dimensional collapse")
             ]
             numbers["embeddings"] = dict(shown.numbers)
             unknown += shown.unknown
     else:
         unknown.append(not_known("not_asked"))
-    judged = bool(history) and has_evidence(history)
+    if config.model.head_layers > 1 and config.model.head_norm:
+        findings = [_without_head(one) for one in findings]
     return Diagnosis(f"run {place}", in_order(findings), numbers, tuple(unknown), judged)
+
+
+def _without_head(one: Finding) -> Finding:
+    """The finding without the advice to add a projection head."""
+    kept = tuple(remedy for remedy in one.remedies if "projection head" not in remedy)
+    return replace(one, remedies=kept)
 
 
 def _logged(lines: Sequence[Mapping[str, Any]]) -> list[Numbers]:
@@ -216,10 +209,8 @@ def _finite(record: Numbers) -> dict[str, Any]:
 # --- TensorBoard folders -------------------------------------------------------------------------
 
 
-def examine_board(
-    directory: str | Path, *, candidates: int | None = None, objective: str = ""
-) -> Diagnosis:
-    """Judge the scalars of one TensorBoard writer."""
+def examine_board(directory: str | Path, *, objective: str = "") -> Diagnosis:
+    """Judge the scalars of the Monitors of one TensorBoard writer."""
     place = Path(directory)
     folders = sorted({path.parent for path in place.rglob(EVENTS)})
     if len(folders) != 1:
@@ -234,7 +225,8 @@ def examine_board(
     histories = {prefix: _history(scalars, prefix) for prefix in whole}
     if histories := {prefix: history for prefix, history in histories.items() if history}:
         return _of_monitors(subject, histories, objective)
-    return _of_losses(subject, scalars, candidates)
+    tags = ", ".join(sorted(scalars)[:8]) or "none"
+    return Diagnosis(subject, (), {}, (not_known("no_scalars", tags=tags),), judged=False)
 
 
 def _of_monitors(subject: str, histories: dict[str, list[Numbers]], objective: str) -> Diagnosis:
@@ -252,71 +244,6 @@ def _of_monitors(subject: str, histories: dict[str, list[Numbers]], objective: s
         numbers |= {start + key: value for key, value in _finite(history[-1]).items()}
     subject += f" ({'; '.join(states)})" if several else ""
     return Diagnosis(subject, in_order(findings), numbers, (not_known("scalars"),))
-
-
-def _of_losses(subject: str, scalars: dict[str, Points], candidates: int | None) -> Diagnosis:
-    """Judge the scalars with loss in their names."""
-    losses = {
-        tag: points
-        for tag, points in scalars.items()
-        if "loss" in tag.rsplit("/", 1)[-1].lower() and points
-    }
-    if not losses:
-        tags = ", ".join(sorted(scalars)[:8]) or "none"
-        reasons = (not_known("no_loss", tags=tags), not_known("curve"))
-        return Diagnosis(subject, (), {}, reasons, judged=False)
-    findings: list[Finding] = []
-    unknown: list[str] = []
-    for tag, points in losses.items():
-        found, unclear = curve_findings(tag, points, candidates)
-        findings += found
-        unknown += unclear
-    last = {tag: points[-1][1] for tag, points in losses.items()}
-    numbers = {tag: value if math.isfinite(value) else None for tag, value in last.items()}
-    unknown.append(not_known("curve"))
-    return Diagnosis(subject, in_order(findings), numbers, tuple(unknown), judged=False)
-
-
-def curve_findings(
-    name: str, points: Points, candidates: int | None
-) -> tuple[list[Finding], list[str]]:
-    """Findings on a loss curve, and what could not be judged.
-
-    ``candidates`` is K, the positive and negatives per row; None if unknown.
-    """
-    bad = next((step for step, value in points if not math.isfinite(value)), None)
-    if bad is not None:
-        return [_of_curve("failed", bad, name=name, step=bad)], []
-    values = [value for _, value in points]
-    if len(points) < FEWEST_POINTS:
-        return [], [not_known("points", name=name, count=len(points), least=FEWEST_POINTS)]
-    if all(value == 1.0 for value in values):
-        return [], [not_known("one", name=name)]
-    if min(values) < 0:
-        return [], [not_known("below_zero", name=name)]
-    quarter = len(values) // 4
-    first, last = sum(values[:quarter]) / quarter, sum(values[-quarter:]) / quarter
-    since = points[-quarter][0]
-    # A row's gain 1 - exp(-loss) is never above its loss: a small mean loss bounds the mean gain.
-    if last < SATURATED_GAIN:
-        return [_of_curve("saturated", since, name=name, last=last)], []
-    found: list[Finding] = []
-    unknown: list[str] = []
-    if candidates is None:
-        unknown.append(not_known("chance", name=name, last=last))
-    # MI is log K - loss: the same rule as on a Monitor's numbers.
-    elif (chance := math.log(candidates)) - last < IDLE_SHARE * chance:
-        found.append(_of_curve("not learning", since, name=name, last=last, chance=chance))
-    if abs(last - first) < FLAT_CHANGE * abs(first):
-        start = points[0][0]
-        found.append(finding("flat loss", since=start, name=name, first=first, last=last))
-    return found, unknown
-
-
-def _of_curve(kind: str, since: int, **values: Any) -> Finding:
-    """A finding on a curve; its remedies are the verdict's if it has none of its own."""
-    found = finding(kind, since=since, within="curve", **values)
-    return found if found.remedies else replace(found, remedies=remedies_of(kind))
 
 
 def _history(scalars: dict[str, Points], prefix: str) -> list[Numbers]:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flatnce.core.diagnostics.verdict import NEEDED, negatives_of, verdicts_on
+from flatnce.core.diagnostics.verdict import NEEDED, has_evidence, negatives_of, verdicts_on
 from flatnce.diagnose.findings import Finding, finding, in_order
 
 # Their ceiling, log 17, is 2.8 nats. Runs with 30 and 62 negatives per row train well.
@@ -82,7 +82,7 @@ def findings_on(
         ends: dict[str, Any] = {"lowest": LOWEST_TEMPERATURE, "highest": HIGHEST_TEMPERATURE}
         which = "low" if temperature < LOWEST_TEMPERATURE else "high"
         found.append(finding(f"temperature too {which}", temperature=temperature, **ends))
-    if available is not None and "collapsed" not in kinds:
+    if available is not None and "collapsed" not in kinds and has_evidence(history):
         rank = last.get("effective_rank", math.inf)
         if rank < min(DIMENSIONAL_SHARE * available, MOST_DIRECTIONS):
             found.append(finding("dimensional collapse", rank=rank, available=available))
