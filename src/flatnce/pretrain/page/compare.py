@@ -17,7 +17,7 @@ from flatnce.report.charts import Axis, Line, forest_chart
 from flatnce.report.page import Figure, Page, Paragraph, Section, Table, write_page
 from flatnce.report.text import OBJECTIVES, UNITS, VARIABLES
 
-__all__ = ["Comparison", "compare_page", "compare_runs", "difference_columns"]
+__all__ = ["Comparison", "by_name", "compare_page", "compare_runs", "difference_columns"]
 
 MOST_PLACES = 14  # rows of a forest plot that can be read
 LEAST_PAIRS = 3  # for an interval: with two it is about 13 standard errors wide
