@@ -16,10 +16,12 @@ import statistics
 import tempfile
 import time
 import traceback
+from collections import Counter, defaultdict
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -31,7 +33,7 @@ from torchvision.transforms import Compose, Lambda, PILToTensor, RandomResizedCr
 
 from flatnce.environment import environment
 from flatnce.pretrain import preset
-from flatnce.pretrain.data import Batch, FolderSet, Streaming, Views
+from flatnce.pretrain.data import Batch, FolderSet, Streaming, Views, nvjpeg
 from flatnce.pretrain.data.crops import crop_files
 from flatnce.pretrain.data.image_set import available_cores
 from flatnce.pretrain.data.nvjpeg import DeviceCrops
@@ -245,6 +247,81 @@ def part_stages(place, options, device):
     return found
 
 
+def timed(kept, name, work):
+    """The work, which adds its seconds of wall clock and of this thread's core to ``kept``."""
+
+    def wrapped(*given):
+        began, on_core = time.perf_counter(), time.thread_time()
+        try:
+            return work(*given)
+        finally:
+            kept[name].append((time.perf_counter() - began, time.thread_time() - on_core))
+
+    return wrapped
+
+
+def host_times(module, threads, paths, options, device):
+    """Wall and core milliseconds per batch of each part of a loader by nvJPEG, in its threads."""
+    kept = defaultdict(list)
+    maker = module.DeviceCrops(paths, Views(options.size, seed=0), 2, device)
+    maker.views = SimpleNamespace(size=options.size, boxes=timed(kept, "boxes", maker.views.boxes))
+    for name in ("_make", "_decode", "_crop"):
+        setattr(maker, name, timed(kept, name.strip("_"), getattr(maker, name)))
+    before, repeats = (module.THREADS, module.read_bytes), 8 if device.type == "cuda" else 1
+    module.THREADS, module.read_bytes = threads, timed(kept, "reading", module.read_bytes)
+    made = maker.epoch(torch.randperm(len(paths)).split(options.load_batch) * repeats, 0)
+    for _ in range(threads):
+        next(made)
+    kept.clear()
+    began = time.perf_counter()
+    images = sum(len(crops) for crops in made)
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    speed = round(images / (time.perf_counter() - began), 1)
+    module.THREADS, module.read_bytes = before
+    spent = {
+        name: [round(1000 * sum(each) / len(kept["make"]), 3) for each in zip(*pairs, strict=True)]
+        for name, pairs in kept.items()
+    }
+    print(f"{threads} threads: {speed} images/s, {spent}", flush=True)
+    return {"threads": threads, "images_per_second": speed, "wall_and_core_ms": spent}
+
+
+def part_host(place, options, device):
+    """What the threads of nvJPEG's loader spend on each part, by their number, and the GPU."""
+    paths = list(map(str, sorted(place.rglob("*.jpg"))))
+    found = {"threads": [host_times(nvjpeg, n, paths, options, device) for n in (1, 2, 3, 4)]}
+    if device.type == "cuda":
+        maker = DeviceCrops(paths, Views(options.size, seed=0), 2, device)
+        batches = torch.randperm(len(paths)).split(options.load_batch)[:8]
+        list(maker.epoch(batches, 0))
+        found["gpu"] = gpu_milliseconds(lambda: list(maker.epoch(batches, 0)), len(batches))
+    return found
+
+
+def gpu_milliseconds(work, steps):
+    """Milliseconds per step of the GPU's operations during ``work``, by stream and name."""
+    with tempfile.TemporaryDirectory() as folder:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+            began = time.perf_counter()
+            work()
+            torch.cuda.synchronize()
+            passed = time.perf_counter() - began
+        profiler.export_chrome_trace(f"{folder}/trace.json")
+        events = json.loads(Path(folder, "trace.json").read_text())["traceEvents"]
+    streams = defaultdict(Counter)
+    for event in events:
+        if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"):
+            name = event["name"][:60]
+            streams[str(event["args"].get("stream"))][name] += event["dur"] / 1000 / steps
+    shown = {
+        stream: {"all": round(names.total(), 3)}
+        | {name: round(spent, 3) for name, spent in names.most_common(8)}
+        for stream, names in streams.items()
+    }
+    return {"wall": round(1000 * passed / steps, 3), "streams": shown}
+
+
 def part_training(place, options, device):
     """The same steps with crops that lie on the device, and with each way of loading."""
     config = preset("imagenet").override(
@@ -272,7 +349,7 @@ def part_training(place, options, device):
             training.take_step(Batch(indices, crops, indices), 0)
 
     steps(forever(held), 6)  # the step is recorded here
-    found = {}
+    found, profiles = {}, {}
     for number in range(options.train_rounds):
         for one in several:
             batches = one.batches()
@@ -282,12 +359,15 @@ def part_training(place, options, device):
             steps(batches, options.steps)
             one._wait()
             speed = options.steps * options.batch / (time.perf_counter() - began)
+            if number == 0 and device.type == "cuda":
+                profiles[one.name] = gpu_milliseconds(lambda made=batches: steps(made, 5), 5)
             batches.close()
             found.setdefault(one.name, []).append(round(speed, 1))
             print(f"round {number}: training, {one.name}: {speed:.0f} images/s", flush=True)
     there = sum(found["crops on the device"])
     shares = {name: sum(speeds) / there for name, speeds in found.items()}
-    return {"images_per_second": found, "share": shares, "notes": training.notes}
+    profiled = {"gpu_milliseconds_per_step": profiles, "notes": training.notes}
+    return {"images_per_second": found, "share": shares, **profiled}
 
 
 def forever(batches):
@@ -300,7 +380,7 @@ def parsed():
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--small", action="store_true", help="few and small, to try it")
     parser.add_argument(
-        "--only", nargs="+", help="core_time, loading, agreement, stages, training"
+        "--only", nargs="+", help="core_time, loading, agreement, stages, host, training"
     )
     parser.add_argument("--repeats-of-core-time", type=int, default=5)
     parser.add_argument("--files", type=int, default=4096)
@@ -332,7 +412,7 @@ def main():
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     settings = {name: value for name, value in vars(options).items() if name != "out"}
     record = {"settings": settings, "environment": environment([0])}
-    parts = [part_core_time, part_loading, part_agreement, part_stages, part_training]
+    parts = [part_core_time, part_loading, part_agreement, part_stages, part_host, part_training]
     parts = [part for part in parts if part.__name__[5:] in (options.only or [part.__name__[5:]])]
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "photographs"

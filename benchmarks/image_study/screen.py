@@ -65,7 +65,7 @@ def main():
         return Run(objective, piece.batch, temperature, rate, asked.epochs)
 
     first = [run_of(o, t, piece.first_rate) for t in TEMPERATURES for o in OBJECTIVES]
-    records = trained_and_evaluated(asked, asked.piece, 1, first)
+    records = trained_and_evaluated(asked, asked.piece, 1, dict.fromkeys(first, 1))
     took = time.perf_counter() - began
     best = {objective: chosen(records, objective) for objective in OBJECTIVES}
     second = [
@@ -75,12 +75,13 @@ def main():
     if took + 1.05 * took * len(second) / len(first) > asked.until:
         print("step 2 does not fit and is left out", flush=True)
     else:
-        records |= trained_and_evaluated(asked, asked.piece, 2, second)
+        records |= trained_and_evaluated(asked, asked.piece, 2, dict.fromkeys(second, 2))
         found = {objective: chosen(records, objective) for objective in OBJECTIVES}
         rates = (piece.first_rate, *piece.other_rates)
         added = beyond(rates, {run.rate for run in found.values()})
         third = [run_of(o, found[o].temperature, rate) for rate in added for o in OBJECTIVES]
-        records |= trained_and_evaluated(asked, asked.piece, 3, third) if third else {}
+        if third:
+            records |= trained_and_evaluated(asked, asked.piece, 3, dict.fromkeys(third, 3))
     best = {objective: chosen(records, objective).name for objective in OBJECTIVES}
     choice = {"piece": asked.piece, "rule": "linear accuracy on held-out training images", **best}
     (asked.out / "choice.json").write_text(json.dumps(choice, indent=1) + "\n")

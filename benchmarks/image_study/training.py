@@ -69,6 +69,7 @@ def add_part_arguments(parser, parts):
     add_arguments(parser)
     parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--until", type=float, default=1e9, help="seconds in which parts end")
+    parser.add_argument("--together", action="store_true", help="all parts side by side")
 
 
 def prepare(asked):
@@ -89,6 +90,7 @@ def run_parts(asked, piece, runs_of, test=False):
     """
     began = time.perf_counter()
     prepare(asked)
+    taken = {}
     for part in asked.parts:
         known = read_all(HERE / "records") | read_all(asked.out / "records")
         runs = runs_of(part, asked.epochs, list(known.values()))
@@ -99,8 +101,13 @@ def run_parts(asked, piece, runs_of, test=False):
         if time.perf_counter() - began + needed > asked.until:
             print(f"part {part} needs {needed:.0f} s and is left out", flush=True)
             continue
-        trained_and_evaluated(asked, piece, part, runs, test)
-        print(f"part {part} ended at {time.perf_counter() - began:.0f} s", flush=True)
+        taken |= dict.fromkeys(runs, part)
+        if not asked.together:
+            trained_and_evaluated(asked, piece, part, dict.fromkeys(runs, part), test)
+            print(f"part {part} ended at {time.perf_counter() - began:.0f} s", flush=True)
+    if asked.together:
+        trained_and_evaluated(asked, piece, "-".join(asked.parts), taken, test)
+        print(f"the parts ended at {time.perf_counter() - began:.0f} s", flush=True)
 
 
 def steps_between_lines(batch):
@@ -175,38 +182,56 @@ def on_test(run, images, test):
     return found | accuracies(features_of(run, images), features_of(run, test))
 
 
-def trained_and_evaluated(asked, piece, step, wanted, test=False):
+def trained_and_evaluated(asked, piece, folder, wanted, test=False):
     """Train the runs side by side and evaluate each; their records by run.
 
-    With `test` the test images are loaded after the last run has been trained.
+    On held-out images a run is evaluated when it ends, while the others wait. With `test` the test
+    images are loaded after the last run has been trained.
+
+    Arguments:
+        asked: Of the command line.
+        piece: Of the protocol.
+        folder: The runs go to the folder of this name in `asked.work`.
+        wanted: The runs, with the step of the piece to which each belongs.
+        test: Evaluate on the test set.
     """
+    place, by_name = asked.work / f"step-{folder}", {run.name: run for run in wanted}
     configs = {run.name: config_of(asked, run) for run in wanted}
     at_once = min(asked.at_once or len(configs), len(configs))
-    for state in sweep(configs, asked.work / f"step-{step}", at_once=at_once, report=report):
-        print(state.name, state.state, state.failure, flush=True)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    images = load(asked.preset, "train", asked.data).to(device)
-    unseen = load(asked.preset, "test", asked.data).to(device) if test else None
-    where = environment(asked, device)
-    records, embeddings = {}, {}
-    for run in wanted:
-        directory = asked.work / f"step-{step}" / run.name
-        found = read_run(directory)
-        if found.results is None:  # a run that failed has no record; the log says why
-            continue
-        began, loaded = time.perf_counter(), load_encoder(directory, None, device)
-        if unseen is None:
-            evaluation, embeddings[run.name] = on_held_out(loaded, images)
+    device = torch.device("cuda" if torch.cuda.device_count() else "cpu")
+    records, embeddings, sets = {}, {}, {}
+
+    def evaluate(run):
+        for split in ("train", "test") if test else ("train",):
+            if split not in sets:
+                sets[split] = load(asked.preset, split, asked.data).to(device)
+        began, found = time.perf_counter(), read_run(place / run.name)
+        loaded = load_encoder(place / run.name, None, device)
+        if test:
+            evaluation = on_test(loaded, *sets.values())
         else:
-            evaluation = on_test(loaded, images, unseen)
+            evaluation, z = on_held_out(loaded, *sets.values())
+            step = embeddings.setdefault(wanted[run], {})
+            step[run.name] = z
+            np.savez(asked.out / f"embeddings-{wanted[run]}.npz", **step)
         evaluation["seconds"] = round(time.perf_counter() - began, 2)
-        records[run] = record_of(run.name, piece, step, found, evaluation, where)
+        where = environment(asked, device)
+        records[run] = record_of(run.name, piece, wanted[run], found, evaluation, where)
         write(records[run], asked.out / "records")
         shown = {key: evaluation[key] for key in ("linear", "knn_20", "knn_200", "seconds")}
         print(run.name, shown, flush=True)
-    if embeddings:
-        np.savez(asked.out / f"embeddings-{step}.npz", **embeddings)
-    return records
+
+    def follow(name, line):
+        report(name, line)
+        if line["kind"] == "state" and line["state"] == "done" and not test:
+            evaluate(by_name[name])
+
+    for state in sweep(configs, place, at_once=at_once, report=follow):
+        print(state.name, state.state, state.failure, flush=True)
+    for run in wanted:  # a run that failed has no record; the log says why
+        if run not in records and read_run(place / run.name).results is not None:
+            evaluate(run)
+    return {run: records[run] for run in wanted if run in records}
 
 
 def report(name, line):

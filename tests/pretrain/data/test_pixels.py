@@ -32,6 +32,7 @@ BLUR_TOLERANCE = 0.4 * LEVEL  # seen: 0.31, on white noise
 EXACT = 2e-7
 N = 24
 
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 FACTORS = torch.linspace(0.0, 1.9, N)
 NOTHING, EVERYWHERE = torch.zeros(N, 1, 1), torch.ones(N, 1, 1)
 
@@ -92,8 +93,9 @@ def test_crop_is_torchvisions_antialiased_bilinear(height, width, size, channels
 # ---- sums are exact, so their order cannot matter
 
 
+@pytest.mark.parametrize("held", [torch.float32, pytest.param(torch.float16, marks=needs_cuda)])
 @pytest.mark.parametrize(("most", "refine"), [(255, 8), (GRID, 1)])
-def test_filters_are_whole_number_arithmetic(most, refine):
+def test_filters_are_whole_number_arithmetic(most, refine, held):
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(most + 1, (2, 30, 3, 40), generator=generator)
     rows, columns = (
@@ -102,8 +104,10 @@ def test_filters_are_whole_number_arithmetic(most, refine):
     across = torch.einsum("bvyh,bhcw->bvycw", rows, pixels)
     across = (across.double() * refine / GRID).round().long()
     expected = torch.einsum("bvycw,bvxw->cbvyx", across, columns).flatten(1, 2)
-    found = filter_separably(pixels.float(), rows.float(), columns.float(), refine)
-    assert torch.equal(found.double() * GRID, expected.double())
+    device = "cpu" if held == torch.float32 else "cuda"  # only a GPU multiplies float16 exactly
+    factors = (part.to(device, torch.float32) for part in (rows, columns))
+    found = filter_separably(pixels.to(device, held), *factors, refine)
+    assert torch.equal(found.cpu().double() * GRID, expected.double())
 
 
 BLENDS = {

@@ -303,7 +303,9 @@ def test_the_commands_take_import_paths_in_the_working_directory(tmp_path, monke
 
 def test_a_step_that_cannot_be_captured_runs_eagerly_with_one_note(monkeypatch):
     """As on a GPU whose capture is refused, for example because a network reads a number."""
-    stream = Mock()
+    stream = Mock(device_index=0)
+    monkeypatch.setattr(torch.cuda, "default_generators", (generator := Mock(),))
+    monkeypatch.setattr(torch.cuda, "set_stream", (chosen := Mock()))
     for name in ("current_stream", "default_stream", "Stream"):
         monkeypatch.setattr(torch.cuda, name, lambda *_, **__: stream)
     monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
@@ -322,3 +324,24 @@ def test_a_step_that_cannot_be_captured_runs_eagerly_with_one_note(monkeypatch):
     (note,) = notes
     assert "runs eagerly: operation not permitted when stream is capturing" in note
     assert "more" not in note
+    chosen.assert_called_once_with(stream)
+    generator.graphsafe_set_state.assert_called_once_with(generator.clone_state())
+
+
+class Reading(own_things.Network):
+    """Reads a number from the device in every call, and draws for its dropout."""
+
+    def forward(self, rows):
+        return super().forward(rows) * (1.0 + 0.0 * rows.mean().item())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("network", [own_things.Network, Reading])
+def test_an_own_run_on_a_gpu_is_captured_unless_the_network_reads_a_number(network, tmp_path):
+    lines = []
+    settings = {**NAMES, "backbone": network, "device": "cuda", "epochs": 4}
+    train(quick(**settings), tmp_path / "run", report=lines.append)
+    notes = [line["note"] for line in lines if line["kind"] == "note"]
+    assert [("runs eagerly" in note) for note in notes] == ([True] if network is Reading else [])
+    results = read_run(tmp_path / "run").results
+    assert results["step"] == 16 and results["watch"]["knn"] > 0.7

@@ -28,8 +28,9 @@ from flatnce.pretrain.data.views import Views
 
 __all__ = ["DeviceCrops"]
 
-THREADS = 4  # batches in preparation; more would only wait for each other
+THREADS = 2  # one decodes while the other reads and crops; more would wait for the interpreter
 CANVAS = 2**25  # pixels of the images that are cropped at a time
+ALIGNED = 8  # a GPU multiplies matrices faster whose sides are multiples of it
 
 
 class DeviceCrops:
@@ -116,13 +117,15 @@ class DeviceCrops:
         self, images: Sequence[Tensor], boxes: pixels.Boxes, part: slice
     ) -> UInt8[Tensor, "b v 3 s s"]:
         """The crops of some images, which are padded to a common size."""
-        height, width = (max(image.shape[axis] for image in images) for axis in (1, 2))
-        shape = (len(images), height, 3, width)
-        canvas = torch.zeros(shape, dtype=torch.uint8, device=self.device)
-        for place, image in zip(canvas, images, strict=True):
-            place[: image.shape[1], :, : image.shape[2]] = image.transpose(0, 1)
-        ours = pixels.Boxes(*(field[part].to(self.device) for field in boxes))
-        planes = pixels.crop_and_resize(canvas.to(torch.float32), ours, self.views.size)
+        most = (max(image.shape[axis] for image in images) for axis in (1, 2))
+        height, width = (-(-extent // ALIGNED) * ALIGNED for extent in most)
+        dtype, ours = torch.float32, torch.stack(boxes)[:, part]
+        if self.stream is not None:  # from pinned memory, so that the host does not wait
+            dtype, ours = torch.float16, ours.pin_memory().to(self.device, non_blocking=True)
+        canvas = torch.zeros((len(images), height, 3, width), dtype=dtype, device=self.device)
+        for place, image in zip(canvas.transpose(1, 2), images, strict=True):
+            place[:, : image.shape[1], : image.shape[2]] = image
+        planes = pixels.crop_and_resize(canvas, pixels.Boxes(*ours), self.views.size)
         levels = planes.mul_(pixels.LEVELS).round_().to(torch.uint8)
         return levels.unflatten(1, (-1, self.number)).permute(1, 2, 0, 3, 4).contiguous()
 

@@ -420,6 +420,7 @@ class Generators:
             self.cpu = torch.get_rng_state()
             torch.set_rng_state(before)
             if self.default is not None:
+                self.cuda = self.default.graphsafe_get_state()  # a failed capture replaces it
                 self.default.graphsafe_set_state(former)
 
 

@@ -169,7 +169,7 @@ class CudaGraphStep:
     def _capture(self, *inputs: Tensor) -> None:
         # Gradients must be allocated inside the graph, so that a replay writes them anew.
         self.step.optimizer.zero_grad()
-        graph = torch.cuda.CUDAGraph()
+        graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         try:
             # Other threads, such as a loader's, may use the device meanwhile.
             mode = "thread_local"
@@ -178,6 +178,10 @@ class CudaGraphStep:
                 self.step(*inputs)
         except RuntimeError as error:
             torch.cuda.synchronize()
+            # Torch leaves the capture's stream current and the generator in the capture.
+            torch.cuda.set_stream(before)
+            generator = torch.cuda.default_generators[before.device_index]
+            generator.graphsafe_set_state(generator.clone_state())
             self.step.optimizer.zero_grad()
             why = str(error).strip().splitlines()[0]
             self.notify(f"this step cannot be captured as a CUDA graph and runs eagerly: {why}")
