@@ -2,9 +2,11 @@
 
     python benchmarks/streaming/run.py --out digits.json                      minutes on a CPU
     python benchmarks/streaming/run.py --data tiny-imagenet --root DATA --epochs 20 --out tiny.json
+    python benchmarks/streaming/run.py --data tiny-imagenet --files FOLDER --out tiny.json
 
 The digits are written as JPEG files of 16 x 16 pixels first; Tiny-ImageNet's are files already
-(``flatnce data tiny-imagenet``). Order, boxes, flips and colours of a seed are the same on both
+(``flatnce data tiny-imagenet``). FOLDER holds some of its files as ``train/CLASS/`` and
+``test/CLASS/``. Order, boxes, flips and colours of a seed are the same on both
 paths. In memory, a crop is made of the decoded image on the device and stays in float; from files,
 it is made by a worker and rounded to whole levels.
 """
@@ -22,6 +24,7 @@ from PIL import Image
 from flatnce.environment import environment
 from flatnce.pretrain import extract, knn_predict, linear_probe, preset
 from flatnce.pretrain.data import Resident, load
+from flatnce.pretrain.data.catalog import find
 from flatnce.pretrain.training.processes import choose_device
 from flatnce.pretrain.training.state import Training
 
@@ -42,7 +45,12 @@ def settings_of(options, folder):
         write_digits(folder, 16)
         changes = {"data": f"{folder}/", "decode_size": 16, "view_size": 16, "crop_least": 0.5}
         return preset("digits").override(**changes)
-    return preset(options.data).override(root=options.root, stream=True)
+    changes = {"stream": True, "view_size": options.view_size}
+    if options.files is None:
+        return preset(options.data).override(root=options.root, **changes)
+    side = find(options.data).size
+    sizes = {"decode_size": side, "view_size": options.view_size or side}
+    return preset(options.data).override(data=f"{options.files}/", **(changes | sizes))
 
 
 def trained(config, device, resident):
@@ -66,6 +74,7 @@ def trained(config, device, resident):
     linear = linear_probe(train, test).scores.argmax(1).to(test.labels.device) == test.labels
     speed = training.steps * config.run.batch_size / seconds
     found = {"knn": near, "linear": linear}
+    print(f"{len(train)} training images, {len(test)} test images", flush=True)
     return {
         **{name: 100 * float(right.float().mean()) for name, right in found.items()},
         "images_per_second": speed,
@@ -77,13 +86,15 @@ def main():
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--data", default="digits", choices=("digits", "tiny-imagenet"))
     parser.add_argument("--root", default=None)
+    parser.add_argument("--files", type=Path, help="a folder with some of the files of --data")
+    parser.add_argument("--view-size", type=int, help="side of a view; the images' by default")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--workers", type=int, default=None)
     parser.add_argument("--device", default="auto")
     options = parser.parse_args()
     device = choose_device(options.device)
-    record = {"data": options.data, "epochs": options.epochs}
+    record = {"data": options.data, "epochs": options.epochs, "view_size": options.view_size}
     record |= {
         "environment": environment(options.seeds, str(device)),
         "resident": [],
