@@ -259,6 +259,7 @@ BAD_EMBEDDINGS = [
     (with_entry(-INF), ": row 2", "-inf", "learning rate"),
     (with_row(3e38), ": row 2", "NaN, infinite or overflowing"),
     (with_row(0.0), ": row 2 begins [0.0, 0.0, 0.0]", "zero vector", "normalize=False"),
+    (with_row(1e-19), ": row 2 begins", "its norm is inexact", "normalize=False"),
 ]
 
 
@@ -404,6 +405,7 @@ LATE: list[tuple[str, str, dict[str, object]]] = [
     ("nonfinite", "f(3e18 * z, 3e18 * z)", {"normalize": False}),
     ("nonfinite", "f(z, z, negatives=with_entry(NAN))", {}),
     ("zero_vector", "f(with_row(0.0), z)", {}),
+    ("zero_vector", "f(with_row(1e-19), z)", {}),
     ("nonfinite", "f(with_row(3e38), z)", {}),
     ("no_negatives", "f(z, z, false_negatives=yes(4, 4))", {}),
     ("no_negatives", "f(z, z, ids=ones)", {}),

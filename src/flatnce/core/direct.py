@@ -5,6 +5,7 @@ Plain batches are two views, two towers, and queries with a queue of keys, norma
 softmax per direction. Second derivatives are those of the dense definition.
 """
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, TypeAlias
@@ -15,7 +16,7 @@ from torch.nn import Parameter
 from torch.nn.functional import softplus
 
 from flatnce.core import faults
-from flatnce.core.faults import is_transformed
+from flatnce.core.faults import LEAST_NORM, is_transformed
 from flatnce.core.kernels import DENSE_LIMIT
 from flatnce.core.pairs import Arguments, check_embeddings
 
@@ -173,6 +174,15 @@ class PlainRows:
         squares = torch.linalg.vecdot(e, e)
         return (total - squares * (1 + target * (m - 1))).mul_(m / (max(m - 1, 1) * n))
 
+    def are_good(self, loss: Tensor) -> bool:
+        """Whether everything is finite and no row is too short; reads the values."""
+        # A norm that overflows makes a row of zeros, an infinite positive a loss of 0.
+        if self.norms is None:
+            return math.isfinite(loss.item() + self.positive.sum().item())
+        least, most = self.norms.aminmax()
+        long_enough = least.item() >= LEAST_NORM[self.norms.dtype]  # false for NaN
+        return long_enough and math.isfinite(loss.item() + most.item())
+
     def faults(self) -> Tensor | None:
         """Fault flags; None where faults have been raised."""
         if self.checked:
@@ -182,7 +192,7 @@ class PlainRows:
             finite = finite & torch.isfinite(self.norms).all()
         found = {"nonfinite": ~finite}
         if self.norms is not None:
-            found["zero_vector"] = (self.norms == 0).any()
+            found["zero_vector"] = (self.norms < LEAST_NORM[self.norms.dtype]).any()
         if self.bias is not None:
             found["no_negatives"] = (self.count() == 0).any()
         if isinstance(self.beta, Tensor):

@@ -14,10 +14,13 @@ from torch.autograd import forward_ad
 
 from flatnce.toml_files import read_toml
 
-__all__ = ["FAULTS", "is_transformed", "raise_or_flag"]
+__all__ = ["FAULTS", "LEAST_NORM", "is_transformed", "raise_or_flag"]
 
 LEAST_TEMPERATURE = 1e-30
 """Below this, one over the temperature comes near overflow in float32."""
+
+LEAST_NORM = {d: 8 * torch.finfo(d).tiny ** 0.5 for d in (torch.float32, torch.float64)}
+"""Below this, the squares of a row's entries lose digits."""
 
 FAULTS: dict[str, str] = read_toml(__file__, "faults.toml")
 """What is wrong and what to do, by fault, in the order of the flags."""

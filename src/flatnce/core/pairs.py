@@ -458,7 +458,8 @@ class Arguments:
             self.operands = operands_for(z.dtype, self.normalize)
         z = z.to(torch.float64 if z.dtype == torch.float64 else torch.float32)
         norms = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
-        bad, zero = ~torch.isfinite(norms), (norms == 0) & self.normalize
+        bad = ~torch.isfinite(norms)
+        zero = (norms < faults.LEAST_NORM[z.dtype]) & self.normalize
         if faults.can_raise_now(z):
             _raise_at(name, z, bad, "nonfinite")
             _raise_at(name, z, zero, "zero_vector")

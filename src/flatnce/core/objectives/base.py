@@ -5,7 +5,6 @@ returns the :class:`Pairs` of a batch, and says whether the batch is one of the 
 kernel computes straight from the raw rows. An :class:`Objective` turns a batch into a loss.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -500,9 +499,7 @@ class Objective(nn.Module, ABC):
         definition = partial(self._defined_loss, replace(batch, views=()), beta)
         with without_autocast(left):
             loss = plain_loss(left, right, rows, layout, self.normalize, keys, definition)
-        # A norm that overflows makes a row of zeros, an infinite positive a loss of 0.
-        suspects = rows.positive if rows.norms is None else rows.norms
-        if here and not math.isfinite(loss.item() + suspects.sum().item()):
+        if here and not rows.are_good(loss):
             return None  # the definition raises an error that names the bad row
         if temperature is not None and rows.slope is not None:
             loss = self._with_slope(loss, temperature, rows.slope)

@@ -15,7 +15,7 @@ import triton
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from flatnce.core.faults import FAULTS
+from flatnce.core.faults import FAULTS, LEAST_NORM
 from flatnce.core.kernels.fused.launch import (
     MOST_SHARED,
     GradientInputs,
@@ -275,6 +275,7 @@ def _flags(
         len(positive),
         BLOCK=1024,
         NORMALIZE=normalize,
+        LEAST_NORM=LEAST_NORM[torch.float32],
         FLAGS=_FLAGS,
         PADDED=triton.next_power_of_2(_FLAGS),
         **_PLACES,

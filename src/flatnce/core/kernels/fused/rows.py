@@ -102,6 +102,7 @@ def fault_kernel(
     NORMALIZE: tl.constexpr,
     NONFINITE: tl.constexpr,
     ZERO: tl.constexpr,
+    LEAST_NORM: tl.constexpr,
     ALONE: tl.constexpr,
     FLAGS: tl.constexpr,
     PADDED: tl.constexpr,
@@ -114,7 +115,7 @@ def fault_kernel(
         place = start + tl.arange(0, BLOCK)
         norm = tl.load(norms + place, mask=place < rows, other=1.0)
         broken |= (norm < float("inf")).to(tl.int32) ^ 1  # not a number is no less either
-        zero |= (norm == 0).to(tl.int32)
+        zero |= (norm < LEAST_NORM).to(tl.int32)
     for start in range(0, n, BLOCK):
         place = start + tl.arange(0, BLOCK)
         inside = place < n
