@@ -233,6 +233,19 @@ def infonce(rows: Rows, reduction: str = "mean") -> Float[Tensor, "..."]:
     return mutual_information(row_statistics(rows), reduction)
 
 
+def with_floor(values: Tensor, floor: float) -> Tensor:
+    r"""Mix the critic with independence: :math:`\log((1 - \epsilon) e^v + \epsilon)` of each row.
+
+    ``values`` are the rows' own values of InfoNCE, v = log(K w), with w the weight that the critic
+    gives to the partner among K candidates. The mixture (1 − ε)w + ε/K is again a distribution
+    over the candidates, and the expected log of K times any such distribution is at most the
+    information. So the mean is still a lower bound, and no row lowers it by more than log 1/ε.
+    """
+    if floor == 0:
+        return values
+    return torch.logaddexp(values + math.log1p(-floor), torch.full_like(values, math.log(floor)))
+
+
 def flatnce(rows: Rows, reduction: str = "mean") -> Float[Tensor, "..."]:
     r"""FlatNCE's value: :math:`-\hat u = g - \log Z(x)`, with the partner left out of the pool.
 

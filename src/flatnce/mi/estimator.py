@@ -14,7 +14,7 @@ from torch import Tensor
 
 from flatnce.messages import check_choice, check_positive
 from flatnce.mi import cleaning, fitting, result
-from flatnce.mi.bounds import infonce, pool_log_sum
+from flatnce.mi.bounds import pool_log_sum, with_floor
 from flatnce.mi.classical import cca, gaussian_copula, ksg
 from flatnce.mi.critics import BoundedScale, Critic, SeparableCritic, critic_for, gaussian_critic
 from flatnce.mi.readouts import EvaluationPart, evaluate, learned_dual_readout
@@ -93,12 +93,13 @@ class EstimationOptions:
 
     def fit_settings(self, train_rows: int) -> fitting.FitSettings:
         usual = 256 if train_rows < 100_000 else 1024
-        batch = self.batch_size or min(usual, max(train_rows // 2, 2))
+        batch = self.batch_size or min(usual, max(train_rows, 2))
         three_epochs = 3 * train_rows // batch
         steps = self.steps or min(max(3000, three_epochs), 10_000)
-        every = 50 if self.steps is None else max(min(50, steps // 10), 1)
+        usual_every = 50 if train_rows >= 1000 else 25
+        every = usual_every if self.steps is None else max(min(usual_every, steps // 10), 1)
         # Small batches see fewer pairs per step: take more steps, with as many evaluations.
-        if self.steps is None and batch < 64:
+        if self.steps is None and batch < min(64, train_rows):
             steps, every = 3 * steps, 3 * every
         rate = fitting.FitSettings.rate if self.rate is None else float(self.rate)
         return fitting.FitSettings(self.chosen_method, batch, steps, every, rate=rate)
@@ -222,7 +223,13 @@ class EstimationJob:
                 own = torch.from_numpy(group[rows]).to(pool.device)
                 parts.append(
                     EvaluationPart(
-                        critic.critic, critic.scale, *sides, pool, own, self.units[rows]
+                        critic.critic,
+                        critic.scale,
+                        *sides,
+                        pool,
+                        own,
+                        self.units[rows],
+                        critic.floor,
                     )
                 )
         return parts
@@ -232,12 +239,11 @@ class EstimationJob:
         """Compute InfoNCE on training rows and on as many test rows, at one scale."""
         values = []
         for fold in self.folds:
-            critic, scale, case = fold.critic.critic, fold.critic.scale, fold.case
-            part = next(part for part in parts if part.critic is critic)
+            case, part = fold.case, next(p for p in parts if p.critic is fold.critic.critic)
             most = min(len(case.x), len(part.x), COMPARED_ROWS)
             values.append(
                 [
-                    float(infonce(scale * critic(x[:most], y[:most]).double()))
+                    fold.critic.information(x[:most], y[:most])
                     for x, y in ((case.x, case.y), (part.x, part.y))
                 ]
             )
@@ -299,7 +305,7 @@ def train(
         rows = slice(0, 2 * COMPARED_ROWS)
         with torch.no_grad():
             scores = critic.critic(fold.case.x_validation[rows], fold.case.y_validation[rows])
-        critic.scale, _ = fitting.calibrated(scores.double(), critic.scale, tolerance=1e-4)
+        critic.scale, critic.floor = fitting.scale_and_floor(scores.double(), critic.scale)
 
 
 def _baselines(tables: cleaning.CleanTables, seed: int) -> dict[str, float | None]:
@@ -412,20 +418,20 @@ class MutualInformation(EstimationOptions):
             with torch.no_grad():
                 own = fold.critic.scale * fold.critic.critic.paired(left, right).double()
             pooled = pool_log_sum(fold.critic.scores(left, pool))
-            total += (own - pooled + math.log(len(pool))).cpu().numpy()
+            ratio = with_floor(own - pooled + math.log(len(pool)), fold.critic.floor)
+            total += ratio.cpu().numpy()
         values = np.full(len(complete), np.nan)
         values[complete] = total / len(self._fitted_job.folds)
         return values
 
     def score(self, x: Any, y: Any) -> float:
-        """Compute InfoNCE of new pairs at the calibrated scale: a lower bound, in nats.
+        """Compute InfoNCE of new pairs, calibrated as in ``fit``: a lower bound, in nats.
 
         The columns are those of ``fit``; rows with missing values are left out.
         """
         _, rows = self._complete_rows(x, y)
         values = [
-            float(infonce(fold.critic.scores(*fold.transformed(*rows))))
-            for fold in self._fitted_job.folds
+            fold.critic.information(*fold.transformed(*rows)) for fold in self._fitted_job.folds
         ]
         return sum(values) / len(values)
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from flatnce.core.diagnostics import best_scale
-from flatnce.mi.bounds import ScoreBlocks, infonce
+from flatnce.mi.bounds import ScoreBlocks, infonce, with_floor
 from flatnce.mi.critics import Critic, StackedCritics, stack_key
 from flatnce.mi.registry import Method
 
@@ -70,15 +70,21 @@ class FittedCritic:
 
     critic: Critic
     scale: float = 1.0  # factor of its scores, chosen on validation rows
+    floor: float = 0.0  # share of independence that is mixed in, chosen there as well
     validation: float = -math.inf  # InfoNCE there
     step: int = 0  # when the weights were taken
     diverged: bool = False  # the weights are from before
     history: list[dict[str, float | int]] = field(default_factory=list)  # of evaluations
-    idle: int = 0  # evaluations since the last improvement
+    idle: int = 0  # evaluations since the last improvement that counts
+    counted: float = -math.inf  # the validation value then
 
     def scores(self, x: Tensor, y: Tensor) -> ScoreBlocks:
         """Return the calibrated scores of all pairs, in blocks."""
         return self.critic.blocks(x, y).map(lambda block: self.scale * block)
+
+    def information(self, x: Tensor, y: Tensor) -> float:
+        """Compute InfoNCE of pairs at the calibrated scale and floor."""
+        return float(with_floor(infonce(self.scores(x, y), reduction="none"), self.floor).mean())
 
 
 @torch.no_grad()
@@ -90,6 +96,45 @@ def calibrated(scores: Tensor, start: float, tolerance: float = 1e-2) -> tuple[f
     scores = scores - scores.mean(dim=1, keepdim=True)
     scale = best_scale(scores, start, limits=(1e-4, 1e4), tolerance=tolerance)
     return scale, float(infonce(scale * scores))
+
+
+@torch.no_grad()
+def scale_and_floor(scores: Tensor, start: float) -> tuple[float, float]:
+    """Choose the scale of a critic and its share of independence on validation scores.
+
+    The mean of :func:`~flatnce.mi.bounds.with_floor` is maximised, with one more row on which the
+    critic is of no use: rows that are perfectly separated have no finite best scale, and say no
+    more than that a failure is rarer than one in their number. Among scales that differ by less
+    than a tenth of a nat in total the smallest is taken.
+    """
+    scale, value = calibrated(scores, start, tolerance=1e-4)
+    if value == -math.inf:
+        return scale, 1 / (len(scores) + 1)
+    scores = scores - scores.mean(dim=1, keepdim=True)
+    scale = min(scale, 1e3 / max(float(scores.abs().max()), 1e-12))
+    tried: dict[float, tuple[float, float]] = {}
+    least = scale / 2**16
+    while scale > least:
+        own = infonce(scale * scores, reduction="none")
+        floor = _best_floor(own)
+        total = float(with_floor(own, floor).sum()) + math.log(floor)
+        tried[scale] = total, floor
+        if total < max(value for value, _ in tried.values()) - 1:
+            break
+        scale /= 2**0.5
+    best = max(value for value, _ in tried.values())
+    chosen = min(scale for scale, (value, _) in tried.items() if value >= best - 0.1)
+    return chosen, tried[chosen][1]
+
+
+def _best_floor(values: Float[Tensor, " n"]) -> float:
+    """Maximise the sum of log((1 − ε)e^v + ε) over the rows, and log ε, by the EM algorithm."""
+    floor = 0.1
+    for _ in range(100):
+        useless = torch.sigmoid(math.log(floor) - math.log1p(-floor) - values)
+        floor = (float(useless.sum()) + 1) / (len(values) + 1)
+        floor = min(floor, 0.999)
+    return floor
 
 
 def fit(
@@ -227,7 +272,10 @@ class _Training:
                 # Include the critic's buffers, such as running statistics.
                 buffers = dict(case.critic.named_buffers())
                 fitted.critic.load_state_dict(buffers | state, strict=False)
-                fitted.idle = 0
+                # Separated classes gain less and less without end: a tenth of a nat in total
+                # counts, and less while hardly anything has been found.
+                if value > fitted.counted + 0.1 / len(x) * min(max(value, 0), 1):
+                    fitted.idle, fitted.counted = 0, value
             fitted.diverged |= value == -math.inf
             if fitted.diverged:
                 fitted.idle = self.settings.patience

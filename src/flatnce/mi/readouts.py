@@ -39,6 +39,7 @@ class EvaluationPart:
     y_pool: Tensor  # validation rows of y, to normalise by
     group: Int[Tensor, " n"]  # jackknife group of each row, from 0
     units: NDArray[np.int64] | None = None  # by default every row is a unit
+    floor: float = 0.0  # share of independence that is mixed in; see bounds.with_floor
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Readout:
 
 
 NOTES: Mapping[str, str] = {
-    "infonce": "all test pairs, calibrated; never above its ceiling, the log of their number",
+    "infonce": "all test pairs, calibrated and bounded below; at most the log of their number",
     "flo-cross-fitted": "u from validation rows; may exceed InfoNCE's ceiling by 1, varies more",
     "tuba": "baseline from validation rows; heavy tails, useless where information is high",
     "dv-recentred": "a bound only in the limit of many rows; biased upward on few",
@@ -75,6 +76,7 @@ class GroupSums:
     shift: Float[Tensor, " n"]  # s(x): log of the mean of exp(score) over the pool
     group: Int[Tensor, " n"]  # jackknife group of each row
     pool: int  # rows of the pool
+    floor: float  # share of independence
 
     def statistics(self, without: int | None = None) -> tuple[Contrast, Tensor, Tensor]:
         """Return row statistics, SMILE's clipped log-sums, and the mask of their rows."""
@@ -133,6 +135,7 @@ def group_sums(part: EvaluationPart) -> GroupSums:
         shift=shift,
         group=part.group,
         pool=len(part.y_pool),
+        floor=part.floor,
     )
 
 
@@ -144,8 +147,9 @@ def _values(sums: GroupSums, without: int | None = None) -> Values:
     centred = recentre(statistics, shift)
     log_count = math.log(len(statistics.positive)) + float(statistics.count[0].log())
     partition = float(torch.logsumexp(clipped, dim=0)) - log_count
+    own = bounds.infonce(statistics, reduction="none")
     return {
-        "infonce": float(bounds.infonce(statistics)),
+        "infonce": float(bounds.with_floor(own, sums.floor).mean()),
         "flo-cross-fitted": float(bounds.flo(statistics, dual)),
         "tuba": float(bounds.nwj(centred)),
         "dv-recentred": float(bounds.donsker_varadhan(centred)),
@@ -255,8 +259,8 @@ def permutation_p_value(parts: Sequence[EvaluationPart], permutations: int, seed
     """Return the share of permutations whose partners score at least as high as the true ones.
 
     The test is exact for a fixed critic and units of one size. The log-sum-exp of a row over all
-    candidates does not change when partners are permuted. So the statistic of InfoNCE is the mean
-    score of the (permuted) partners: one look-up per row and permutation.
+    candidates does not change when partners are permuted. So the statistic of InfoNCE, with its
+    floor, is a mean over the (permuted) partners: one look-up per row and permutation.
 
     Where rows belong together, whole units are permuted, and their rows are paired in order, the
     first with the first. All units have the same weight. Of units of different sizes, the rows
@@ -278,6 +282,8 @@ def _permuted_sums(part: EvaluationPart, permutations: int, random: np.random.Ge
     chosen = torch.from_numpy(rows).to(part.x.device)
     with torch.no_grad():
         scores = part.critic(part.x[chosen], part.y[chosen]).double().cpu() * part.scale
+    if part.floor:
+        scores = bounds.with_floor(scores.log_softmax(dim=1) + math.log(len(scores)), part.floor)
     scores = _scores_of_units(scores, units[rows])
     sums = torch.empty(permutations + 1, dtype=torch.float64)
     row = torch.arange(len(scores))
