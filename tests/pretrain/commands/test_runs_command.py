@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from flatnce.cli import main
-from made_runs import write_pairs, write_run
+from flatnce.pretrain.runs.log import add_evaluation
+from made_runs import EVALUATION, write_pairs, write_run
 
 
 @pytest.fixture
@@ -27,9 +28,11 @@ def printed(capsys, *typed):
 
 def test_runs_are_listed_filtered_and_sorted(runs, capsys):
     head, *lines = printed(capsys, "--sort", "linear").splitlines()
-    assert head.split() == "run data objective batch epochs state kNN linear verdict age".split()
+    columns = "run data objective batch epochs state kNN linear pool MI verdict age"
+    assert head.split() == columns.split()
     assert [line.split()[0] for line in lines] == ["first", "study/flatnce-0", "study/infonce-0"]
-    assert lines[0].split()[:9] == "first digits flatnce 32 4/4 done 100.0% 80.0% healthy".split()
+    cells = "first digits flatnce 32 4/4 done 100.0% 80.0% 6.10 healthy"
+    assert lines[0].split()[:10] == cells.split()
     (line,) = printed(capsys, "study", "--where", "objective=infonce").splitlines()[1:]
     assert line.startswith("study/infonce-0")
     assert len(printed(capsys, "runs/study", "runs/first").splitlines()) == 4
@@ -41,12 +44,15 @@ def test_a_narrow_terminal_gets_fewer_columns_and_whole_names(runs, capsys, monk
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "60")
     shown = printed(capsys).splitlines()
-    assert max(map(len, shown)) <= 60 and "study/infonce-0" in "".join(shown)
-    assert shown[-1] == "no room for age, verdict, data, batch; --json has them"
+    assert max(map(len, shown[:-1])) <= 60 and "study/infonce-0" in "".join(shown)
+    assert shown[-1] == "no room for data, batch, age, pool MI, epochs; --json has them"
+    assert "verdict" in shown[0]
 
 
 def test_one_run_is_shown_whole(runs, capsys):
     shown = printed(capsys, "first")
+    add_evaluation(runs / "first", {**EVALUATION, "protocol": {"name": "semi, 10 % of labels"}})
+    assert "semi, 10 % of labels 95.12 % " in printed(capsys, "first")
     assert "done, 4/4 epochs" in shown and "linear        80.00 %" in shown
     assert "batch_size 32" in shown and "next: flatnce report first" in shown
     found = json.loads(printed(capsys, "first", "--json"))

@@ -10,10 +10,9 @@ from rich.console import Console
 
 from flatnce.cli import main
 from flatnce.pretrain import TrainConfig, preset
-from flatnce.pretrain.commands.sweep import extended, grid_configs, name_of
-from flatnce.pretrain.runs.log import RunLog, read_run
-from flatnce.pretrain.sweeping.display import Board, over_seeds, show_tables, sweep_rows
-from flatnce.pretrain.sweeping.sweep import SweptRun
+from flatnce.pretrain.commands.sweep import grid_configs, name_of
+from flatnce.pretrain.runs.log import read_run
+from flatnce.pretrain.sweeping.display import Board
 from forked import Forked, wait_for_lines
 from made_runs import lasting_lines
 
@@ -28,12 +27,12 @@ def test_a_grid_ends_in_one_table_and_goes_on_only_where_asked(capsys):
         f"{objective}-b300-s{seed}" for objective in ("flatnce", "infonce") for seed in (0, 1)
     ]
     for name in names:
-        assert sum(line.startswith(name) for line in shown.splitlines()) == 2  # epoch, table
-        assert f"{name}  " in shown
+        assert sum(line.startswith(f"{name}  ") for line in shown.splitlines()) == 1  # an epoch
+        assert sum(line.startswith(f"s/{name}  ") for line in shown.splitlines()) == 1
         assert read_run(f"runs/s/{name}").results["step"] == 4
     header = next(line for line in shown.splitlines() if line.startswith("run "))
-    columns = "run objective seed epochs loss ESS gain kNN MI ceiling pool MI images/s state"
-    assert header.split() == columns.split()  # what is varied, and not the batch
+    columns = "run data objective batch epochs state kNN linear pool MI verdict age"
+    assert header.split() == columns.split()
     assert "mean over seeds ±" in shown and "images/s over all, everything included" in shown
     assert shown.endswith("\nnext: flatnce compare s\n")
     written = json.loads(Path("runs/s/sweep.json").read_text())
@@ -43,18 +42,15 @@ def test_a_grid_ends_in_one_table_and_goes_on_only_where_asked(capsys):
     assert "flatnce sweep --resume s" in capsys.readouterr().err
     assert main([*grid, *QUICK, "--resume", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert [row["run"] for row in found["runs"]] == names and found["images"] == 0
-    assert [row["settings"] for row in found["runs"]] == [
-        {"objective": objective, "seed": seed}
-        for objective in ("flatnce", "infonce")
-        for seed in (0, 1)
-    ]
+    assert [row["name"] for row in found["runs"]] == [f"s/{name}" for name in names]
     for row in found["runs"]:
-        assert row["temperature"] == 0.1 and row["verdict"]  # as asked for, not in float32
-        assert 0 < row["pool_mi"] < row["pool_ceiling"] and row["mi"] < row["mi_ceiling"]
-    assert {"pool_mi", "pool_mi_spread", "mi_ceiling"} < set(found["over_seeds"][0])
-    assert found["runs"][0]["epoch"] == 1.0 and 0 < found["runs"][0]["knn"] <= 1
-    assert [mean["runs"] for mean in found["over_seeds"]] == ["flatnce-b300", "infonce-b300"]
+        last = row["last"]
+        assert row["settings"]["temperature"] == 0.1 and row["verdict"]
+        assert 0 < last["pool_mi"] < last["pool_ceiling"] and last["mi"] < last["mi_ceiling"]
+        assert row["epoch"] == 1.0 and 0 < row["knn"] <= 1 and not row["failure"]
+    assert found["images"] == 0
+    assert [mean["runs"] for mean in found["over_seeds"]] == ["s/flatnce-b300", "s/infonce-b300"]
+    assert {"pool_mi", "mi_ceiling", "knn"} < set(found["over_seeds"][0]["sd"])
     assert main([*grid, *QUICK, "--resume", "--rate", "0.3"]) == 2
     assert (
         "holds another sweep: in the run flatnce-b300-s0 rate is 0.4 there and 0.3"
@@ -71,12 +67,11 @@ def test_a_run_that_fails_is_named_and_the_exit_code_is_one(capsys):
     assert shown.count("training stopped") == 2 and shown.count("Lower the learning rate") == 1
     assert "--resume" not in shown and "would diverge again" in shown
     assert read_run("runs/nan/flatnce-b300-rate0.4-s0").results["step"] == 4
-    for more, code in (["--dry-run"], 0), ([], 1):  # as it stands, from the disk; and tried again
-        assert main(["sweep", "--resume", "nan", "--json", *more]) == code
-        found = json.loads(capsys.readouterr().out)["runs"]
-        assert [row["state"] for row in found] == ["done", "failed"]
-        assert found[1]["failure"].startswith("training stopped")
-        assert [row["settings"] for row in found] == [{"rate": 0.4}, {"rate": 1e30}]
+    assert main(["sweep", "--resume", "nan", "--json"]) == 1  # tried again
+    found = json.loads(capsys.readouterr().out)["runs"]
+    assert [row["state"] for row in found] == ["done", "failed"]
+    assert found[1]["failure"].startswith("training stopped")
+    assert [row["settings"]["rate"] for row in found] == [0.4, 1e30]
     failed = "nan/flatnce-b300-rate1e+30-s0"
     assert main(["evaluate", failed, "--protocol", "knn"]) == 0
     first, *_ = capsys.readouterr().out.splitlines()
@@ -91,27 +86,23 @@ def test_a_sweep_is_added_to_and_pointed_at(capsys):
     grid = "sweep digits --batch-size 300 700 --seed 0 --name s --watch-every 0".split()
     assert main([*grid, *QUICK]) == 0
     capsys.readouterr()
-    more = ["sweep", "--resume", "s", "--seed", "0", "1"]
+    more = "sweep digits --batch-size 300 700 --seed 0 1 --name s --watch-every 0".split()
+    more += [*QUICK, "--resume"]
     assert main([*more, "--dry-run"]) == 0
-    # What is done needs no place.
-    assert "4 runs, 12 steps in all (6 of them done), 2 at once" in capsys.readouterr().out
+    assert "4 runs, 12 steps in all, 4 at once" in capsys.readouterr().out
     assert main(more) == 0
     shown = capsys.readouterr().out
     assert "trained 2 of 4 runs" in shown and "mean over seeds" in shown
     assert list(json.loads(Path("runs/s/sweep.json").read_text())["runs"]) == [
-        f"flatnce-b{batch}-s{seed}" for seed in (0, 1) for batch in (300, 700)
+        f"flatnce-b{batch}-s{seed}" for batch in (300, 700) for seed in (0, 1)
     ]
-    assert main(more) == 0
+    assert main(["sweep", "--resume", "s"]) == 0
     assert "trained 0 of 4 runs" in capsys.readouterr().out
-    for looking in (more, [*grid, *QUICK, "--resume"]):  # the sweep by its name, or by its options
-        assert main([*looking, "--dry-run"]) == 0
-        shown = capsys.readouterr().out.splitlines()
-        assert shown[1].startswith("run ")
-    assert shown[-2].startswith("2 runs, 6 steps in all (6 of them done), 0 at once")
 
     for typed, words in (
         (["evaluate", "s"], "is a sweep of 4 runs; name one of them, for example s/flatnce-b300"),
         (["resume", "s"], "is a sweep of 4 runs"),
+        (["sweep", "--resume", "s", "--seed", "2"], "--seed 2: the runs of a sweep keep their"),
         (["evaluate", "s/flatnce-b300-s9"], "did you mean 's/flatnce-b300-s"),
         (["train", "digits", "--name", "s"], "holds a sweep (`flatnce sweep --resume s`)"),
         (["train", "digits", "--name", "s", "--replace"], "holds a sweep"),
@@ -215,67 +206,3 @@ def test_the_board_shows_runs_under_way_and_says_what_needs_attention():
     shown = console.export_text()
     assert "2 running, 1 waiting, 1 failed; 100 images/s in sum" in shown
     assert "kNN 50.0%" in shown and "starting" in shown
-
-
-def test_means_over_seeds_count_finished_runs_that_differ_in_nothing_else(tmp_path):
-    def run(name, state="done", **changes):
-        config = TrainConfig().override(**changes)
-        return SweptRun(name, tmp_path / name, config, state, 1)
-
-    runs = [run("a-s0"), run("a-s1", seed=1), run("a-s2", "failed", seed=2)]
-    runs += [run("b-s0", batch_size=32)]
-    rows = [dict.fromkeys(("loss", "ess", "gain", "mi"), value) for value in (1.0, 3.0, 50.0, 7.0)]
-    rest = {"knn": None, "pool_mi": None, "mi_ceiling": 4.8, "pool_ceiling": None}
-    settings = {"seed": 0, "batch_size": 256}
-    rows = [{**row, **rest, "settings": settings} for row in rows]
-    (found,) = over_seeds(runs, rows)
-    assert found["runs"] == "a" and found["seeds"] == [0, 1]
-    assert found["loss"] == 2.0 and found["loss_spread"] == pytest.approx(2**0.5)
-    assert found["knn"] is found["knn_spread"] is None
-    assert found["settings"] == {"batch_size": 256} and found["mi_ceiling"] == 4.8
-
-
-@pytest.mark.parametrize(("state", "epoch"), [("stopped", 0.6), ("failed", 0.4)])
-def test_a_run_that_was_stopped_stands_where_it_was_saved(state, epoch, tmp_path):
-    """Not at its last line; one that failed may have been saved long before that."""
-    log = RunLog(tmp_path / "a", kind="pretrain", config=TrainConfig(), seeds=[0], device="cpu")
-    log.log({"kind": "train", "step": 20, "epoch": 0.4, "images_per_second": 1.0})
-    (row,) = sweep_rows([SweptRun("a", tmp_path / "a", TrainConfig(), state, 30)])
-    assert row["epoch"] == pytest.approx(epoch)
-
-
-def swept(name, **changes):
-    """A row as a finished run has it."""
-    numbers = {"loss": 1.23456, "ess": 0.5, "gain": 0.25, "knn": 0.9876, "mi": 2.5, "epoch": 5.0}
-    numbers |= {"mi_ceiling": 4.84, "pool_mi": 3.5, "images_per_second": 12345.6, "epochs": 5}
-    settings = {"objective": "flatnce", "learn_temperature": False, "rate": 0.123456789}
-    plain = {"run": name, "settings": settings, "verdict": "healthy", "state": "done"}
-    return {**plain, **numbers, **changes}
-
-
-@pytest.mark.parametrize("room", [60, 80, 120])
-def test_a_narrow_terminal_loses_columns_and_no_digit(room, monkeypatch, capsys):
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    monkeypatch.setenv("COLUMNS", str(room))
-    show_tables([swept("flatnce-b64-s0"), swept("flatnce-b64-s1")], [])
-    _, header, row, _, _, gone = capsys.readouterr().out.splitlines()
-    assert max(map(len, (header, row))) <= room
-    for text in ("1.235", "98.8%", "2.50", "4.84", "3.50", "done"):
-        assert text in row
-    assert gone.startswith("no room for images/s") and "images/s" not in header
-
-
-def test_an_extended_grid_keeps_what_is_there_under_its_name():
-    there = {"mine": TrainConfig(), "b": TrainConfig().override(batch_size=32)}
-    found = extended(there, {"seed": ["1", "0"], "rate": ["0.5"]}, parse)
-    assert {name: found[name] for name in there} == there
-    assert list(found) == [
-        *("mine", "b", "flatnce-b256-rate0.5-s1", "flatnce-b256-rate0.5-s0"),
-        *("flatnce-b32-rate0.5-s1", "flatnce-b32-rate0.5-s0"),
-    ]
-    assert extended(found, {"seed": ["1"]}, parse).keys() >= found.keys()
-    with pytest.raises(ValueError, match="two runs would be called flatnce-b256-s1"):
-        extended({"flatnce-b256-s1": TrainConfig()}, {"seed": ["1"]}, parse)
-    with pytest.raises(ValueError, match="--gamma has no effect here"):
-        extended(there, {"gamma": ["1.5"]}, parse)
-    assert len(extended(there, {"objective": ['"holder"']}, parse)) == 4

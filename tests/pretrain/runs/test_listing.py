@@ -9,7 +9,7 @@ from flatnce.cli import main
 from flatnce.files import lock
 from flatnce.pretrain.runs import folder, listing
 from flatnce.pretrain.runs.folder import delete, find_run, lock_beside, named_runs, run_names
-from flatnce.pretrain.runs.listing import chosen, last_lines, ordered, summary_of
+from flatnce.pretrain.runs.listing import chosen, last_lines, ordered, over_seeds, summary_of
 from flatnce.pretrain.runs.log import RunLog, read_run
 from made_runs import write_pairs, write_run
 
@@ -243,3 +243,14 @@ def test_a_name_means_the_folder_of_runs_before_the_working_directory(runs, tmp_
         (tmp_path / name / file).write_text("{}")
     assert find_run("first") == runs / "first" and folder.sweep_named("study") == runs / "study"
     assert folder.sweep_named("./first") == find_run("./study").with_name("first")
+
+
+def test_means_over_seeds_count_finished_runs_that_differ_in_nothing_else(tmp_path):
+    runs = [write_run(tmp_path / f"a-s{seed}", seed=seed, shift=0.1 * seed) for seed in (0, 1)]
+    runs.append(write_run(tmp_path / "a-s2", seed=2, shift=5.0, finished=False))
+    runs.append(write_run(tmp_path / "b-s0", batch_size=64))
+    (found,) = over_seeds([summary_of(run, run.name) for run in runs])
+    assert found["runs"] == "a" and found["seeds"] == [0, 1]
+    assert found["mean"]["linear"] == pytest.approx(0.75)
+    assert found["sd"]["linear"] == pytest.approx(0.1 / 2**0.5)
+    assert found["mean"]["knn"] == pytest.approx(0.95) and found["sd"]["gain"] == 0

@@ -30,8 +30,10 @@ from flatnce.pretrain.runs.log import read_run, score_cells
 from flatnce.report.text import duration_text
 
 Words = tuple[str, ...]
+# Heading, key and format of the numbers in the table.
+NUMBERS = {"kNN": ("knn", ".1%"), "linear": ("linear", ".1%"), "pool MI": ("pool_mi", ".2f")}
 # Left out first where a terminal is narrow.
-DISPENSABLE = ("age", "verdict", "data", "batch", "objective")
+DISPENSABLE = ("age", "pool MI", "data", "batch", "epochs", "objective", "verdict")
 
 
 @dataclass(frozen=True)
@@ -72,26 +74,38 @@ def run(arguments: list[str]) -> int:
         asked = "no such run is" if options.where else "no run is"
         print(f"{asked} in {folder}/; start one: flatnce train digits --name first")
     else:
-        _list(rows)
+        show_runs(rows)
     return 0
 
 
-def _list(rows: Sequence[Summary]) -> None:
+def show_runs(rows: Sequence[Summary], means: Sequence[Summary] = ()) -> None:
+    """Print a table of runs, and one of their means; columns that find no room are left out."""
     cells = [_cells(row) for row in rows]
     columns = {heading: [row[heading] for row in cells] for heading in cells[0]}
-    # What is the same in every row goes first.
-    dispensable = sorted(DISPENSABLE, key=lambda heading: len(set(columns[heading])) > 1)
-    lines, left_out = column_lines(columns, dispensable)
+    # A setting that is the same in every row goes first.
+    same = [one for one in ("data", "batch", "objective") if len(set(columns[one])) == 1]
+    lines, left_out = column_lines(columns, [*same, *DISPENSABLE])
     print("\n".join(lines))
     if left_out:
         print(f"\nno room for {', '.join(left_out)}; --json has them")
+    if means:
+        columns = {"runs": [one["runs"] for one in means]}
+        columns["seeds"] = [str(len(one["seeds"])) for one in means]
+        for heading, (key, form) in NUMBERS.items():
+            spreads = [[one[part].get(key) for part in ("mean", "sd")] for one in means]
+            columns[heading] = [
+                " ± ".join(_text(one, form) for one in both if one is not None) for both in spreads
+            ]
+        print("\nmean over seeds ± standard deviation")
+        print("\n".join(column_lines(columns, [*NUMBERS][::-1])[0]))
+
+
+def _text(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
 
 
 def _cells(row: Summary) -> dict[str, str]:
-    def share(name: str) -> str:
-        return "" if row.get(name) is None else f"{row[name]:.1%}"
-
-    epochs = row.get("epochs")
+    epochs, known = row.get("epochs"), {**row["last"], **row["scores"]}
     return {
         "run": row["name"],
         "data": str(row.get("data") or row["kind"]),
@@ -99,8 +113,7 @@ def _cells(row: Summary) -> dict[str, str]:
         "batch": str(row.get("batch_size") or ""),
         "epochs": f"{row['epoch']:.4g}/{epochs}" if epochs else "",
         "state": row["state"],
-        "kNN": share("knn"),
-        "linear": share("linear"),
+        **{heading: _text(known.get(key), form) for heading, (key, form) in NUMBERS.items()},
         "verdict": row.get("verdict") or "",
         # In its largest unit.
         "age": " ".join(duration_text(row["age"]).split()[:2]) if "age" in row else "",
@@ -135,7 +148,7 @@ def _show(directory: Path, as_json: bool) -> int:
     room = shutil.get_terminal_size().columns
     for key, value in facts.items():
         if value:
-            print(textwrap.fill(f"{key:<14}{value}", room, subsequent_indent=" " * 14))
+            print(textwrap.fill(f"{key:<13} {value}", room, subsequent_indent=" " * 14))
     then = "resume" if row["state"] in ("stopped", "failed") else "report"
     print(f"next: flatnce {then} {name}    flatnce doctor {name}")
     return 0

@@ -5,11 +5,11 @@ import math
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -18,6 +18,7 @@ from flatnce.cli.options import own_arguments, parse_options
 from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.messages import check_fields, format_bytes
 from flatnce.pretrain.commands import Switch
+from flatnce.pretrain.commands.runs import show_runs
 from flatnce.pretrain.commands.train import (
     option_value,
     print_help,
@@ -26,16 +27,18 @@ from flatnce.pretrain.commands.train import (
     starting_config,
 )
 from flatnce.pretrain.runs.folder import SWEEP, find_sweep, run_name, runs_folder
+from flatnce.pretrain.runs.listing import over_seeds, summary_of
 from flatnce.pretrain.training.config import TrainConfig
+
+if TYPE_CHECKING:
+    from flatnce.pretrain.sweeping.sweep import SweptRun
 
 MAIN_OPTIONS = (
     *("objective", "batch_size", "temperature", "ess", "rate", "seed", "epochs", "backbone"),
     *("device", "devices", "name", "at_once", "resume", "dry_run", "quiet", "json"),
 )
 USAGE = "flatnce sweep DATA [OPTIONS]\nexample: flatnce sweep digits --seed 0 1 2"
-MORE_HELP = """
-flatnce sweep --resume NAME                 continue a sweep that was stopped
-flatnce sweep --resume NAME --seed 0 1 2    and add new runs"""
+MORE_HELP = "\nflatnce sweep --resume NAME    continue a sweep that was stopped"
 
 MOST_RUNS = 1_000  # a larger grid is more likely a mistake than a study
 # Abbreviations of settings in the names of runs; others use the name of the option.
@@ -82,7 +85,7 @@ def run(arguments: list[str]) -> int:
     directory = runs_folder() / (options.name or usual)
     is_there = (directory / SWEEP).is_file()
     if options.dry_run:
-        return _show_plan(configs, directory if options.resume and is_there else None, options)
+        return _show_plan(configs, options)
     if is_there and not options.resume:
         raise ValueError(
             f"{directory} already holds a sweep; continue it (`flatnce sweep --resume "
@@ -92,7 +95,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _resume(arguments: list[str]) -> int:
-    """Continue a sweep, with more runs where values are given."""
+    """Continue a sweep."""
     name = option_value("--resume", arguments)
     if name is None:
         raise ValueError("--resume needs the name of a sweep: `flatnce sweep --resume NAME`")
@@ -101,50 +104,35 @@ def _resume(arguments: list[str]) -> int:
     directory = find_sweep(name)
     configs = read_sweep(directory)
     first = next(iter(configs.values()))
-    typed = arguments[1:] if "=" in arguments[0] else arguments[2:]
-    rest, values = split_options(typed, first.flat())
-    options = _options(rest, first)
+    rest, values = split_options(arguments[2:], first.flat())
     if values:
-        configs = extended(configs, values, lambda line: _options(line, first).config)
-    if options.dry_run:
-        return _show_plan(configs, directory, options)
-    return _sweep(configs, directory, options)
+        typed = " ".join(f"{_flag(leaf)} {' '.join(given)}" for leaf, given in values.items())
+        raise ValueError(
+            f"{typed}: the runs of a sweep keep their settings; to add runs, give the command of "
+            f"the sweep again with more values, --name {name} and --resume"
+        )
+    options = _options(rest, first)
+    return _show_plan(configs, options) if options.dry_run else _sweep(configs, directory, options)
 
 
 def _options(line: list[str], start: TrainConfig) -> SweepOptions:
     return parse_options(SweepOptions, "sweep DATA", line, SweepOptions(start))
 
 
-def _show_plan(
-    configs: Mapping[str, TrainConfig],
-    directory: Path | None,
-    options: SweepOptions,
-) -> int:
-    """Print the runs of a sweep, with their states if it has started; return the exit code."""
-    from flatnce.pretrain.sweeping.display import over_seeds, show_tables, sweep_rows
-    from flatnce.pretrain.sweeping.sweep import plan_sweep, sweep_states
+def _show_plan(configs: Mapping[str, TrainConfig], options: SweepOptions) -> int:
+    """Print the runs of a sweep and what they need; return the exit code."""
+    from flatnce.pretrain.sweeping.sweep import plan_sweep
     from flatnce.pretrain.training.images import shared_images
 
     with shared_images():
         plan = plan_sweep(configs, options.at_once)
-    if directory is None:
-        plain: Any = {name: config.plain() for name, config in configs.items()}
-        done, left, at_once = 0, len(configs), plan.at_once
-    else:
-        runs = sweep_states(configs, directory)
-        plain = sweep_rows(runs)
-        done, left = sum(run.step for run in runs), sum(run.state != "done" for run in runs)
-        at_once = min(plan.at_once, left)
     if options.json:
-        print_json({"runs": plain, "at_once": at_once, "bytes": plan.bytes})
+        plain = {name: config.plain() for name, config in configs.items()}
+        print_json({"runs": plain, "at_once": plan.at_once, "bytes": plan.bytes})
         return 0
-    if directory is None:
-        print("\n".join(configs))
-    else:
-        show_tables(plain, over_seeds(runs, plain))
-    taken = f" ({done:,} of them done)" if done else ""
+    print("\n".join(configs))
     print(
-        f"\n{len(configs)} runs, {plan.steps:,} steps in all{taken}, {at_once} at once "
+        f"\n{len(configs)} runs, {plan.steps:,} steps in all, {plan.at_once} at once "
         f"on {plan.device}\nthe largest is expected to take {format_bytes(plan.bytes)} beside the "
         "images"
     )
@@ -152,12 +140,12 @@ def _show_plan(
 
 
 def _sweep(configs: Mapping[str, TrainConfig], directory: Path, options: SweepOptions) -> int:
-    from flatnce.pretrain.sweeping import display
+    from flatnce.pretrain.sweeping.display import sweep_progress
     from flatnce.pretrain.sweeping.sweep import sweep
 
     start = time.perf_counter()
     try:
-        with display.sweep_progress(configs, quiet=options.json or options.quiet) as report:
+        with sweep_progress(configs, quiet=options.json or options.quiet) as report:
             at_once, devices = options.at_once, options.devices
             runs = sweep(configs, directory, at_once=at_once, devices=devices, report=report)
     except KeyboardInterrupt:  # the second: nothing was saved since the last checkpoints
@@ -167,40 +155,50 @@ def _sweep(configs: Mapping[str, TrainConfig], directory: Path, options: SweepOp
         print(f"flatnce sweep: interrupted; {again}", file=sys.stderr)
         return 130
     seconds = time.perf_counter() - start
-    images = sum(run.taken * run.config.run.batch_size for run in runs)
-    rows = display.sweep_rows(runs)
-    means = display.over_seeds(runs, rows)
+    rows = [
+        {**summary_of(run.directory, run_name(run.directory)), "state": run.state}
+        | {"step": run.step, "failure": run.failure}
+        for run in runs
+    ]
     if options.json:
-        found = {"directory": str(directory), "runs": rows, "over_seeds": means}
+        found = {"directory": str(directory), "runs": rows, "over_seeds": over_seeds(rows)}
+        images = sum(run.taken * run.config.run.batch_size for run in runs)
         print_json({**found, "seconds": seconds, "images": images})
     else:
-        display.show_tables(rows, means)
-        trained = sum(run.taken > 0 for run in runs)
-        done = [run.name for run in runs if run.state == "done"]
-        failed = [run for run in runs if run.state == "failed"]
-        for run in failed:
-            print(f"\n{run.name} failed: {run.failure}")
-        print(
-            f"\ntrained {trained} of {len(runs)} runs in {seconds:.0f} s, "
-            f"{images / seconds:,.0f} images/s over all, everything included; {len(done)} of "
-            f"{len(runs)} are done, in {directory}"
-        )
-        name = quote(run_name(directory))
-        if len(done) + len(failed) < len(runs):
-            print(f"stopped; continue with: flatnce sweep --resume {name}")
-        elif any(run.diverged for run in failed):
-            print("diverged runs would diverge again: give another sweep a lower --rate for them")
-        elif failed:
-            print(f"retry failed runs from their checkpoints: flatnce sweep --resume {name}")
-        if len(done) > 1:
-            print(f"next: flatnce compare {name}")
-        elif done:
-            one = quote(run_name(directory / done[0]))
-            print(f"next: flatnce evaluate {one} --protocol linear")
+        print()
+        show_runs(rows, over_seeds(rows))
+        _print_end(runs, directory, seconds)
     states = {run.state for run in runs}
     if states & {"stopped", "waiting"}:
         return 130
     return 1 if "failed" in states else 0
+
+
+def _print_end(runs: Sequence["SweptRun"], directory: Path, seconds: float) -> None:
+    """Print why runs failed, how fast all were, and what to do next."""
+    done = [run.name for run in runs if run.state == "done"]
+    failed = [run for run in runs if run.state == "failed"]
+    for run in failed:
+        print(f"\n{run.name} failed: {run.failure}")
+    trained = sum(run.taken > 0 for run in runs)
+    images = sum(run.taken * run.config.run.batch_size for run in runs)
+    print(
+        f"\ntrained {trained} of {len(runs)} runs in {seconds:.0f} s, "
+        f"{images / seconds:,.0f} images/s over all, everything included; {len(done)} of "
+        f"{len(runs)} are done, in {directory}"
+    )
+    name = quote(run_name(directory))
+    if len(done) + len(failed) < len(runs):
+        print(f"stopped; continue with: flatnce sweep --resume {name}")
+    elif any(run.diverged for run in failed):
+        print("diverged runs would diverge again: give another sweep a lower --rate for them")
+    elif failed:
+        print(f"retry failed runs from their checkpoints: flatnce sweep --resume {name}")
+    if len(done) > 1:
+        print(f"next: flatnce compare {name}")
+    elif done:
+        one = quote(run_name(directory / done[0]))
+        print(f"next: flatnce evaluate {one} --protocol linear")
 
 
 def split_options(
@@ -265,34 +263,6 @@ def grid_configs(
             raise ValueError(f"two runs would be called {name}; give values that differ")
         found[name] = config
     _refuse_unused(found, spans)
-    return found
-
-
-def extended(
-    configs: Mapping[str, TrainConfig],
-    spans: Mapping[str, list[str]],
-    parse: Callable[[list[str]], TrainConfig],
-) -> dict[str, TrainConfig]:
-    """The runs of a sweep and each of them with the values given; old names stay."""
-    from flatnce.pretrain.sweeping.sweep import varied
-
-    typed = {
-        leaf: [parse([_flag(leaf), value]).flat()[leaf] for value in values]
-        for leaf, values in spans.items()
-    }
-    axes = list(dict.fromkeys([*varied(configs), *typed]))
-    found = dict(configs)
-    for old in configs.values():
-        for config in _combined(old, typed):
-            name = name_of(config, axes)
-            if config in found.values():
-                continue
-            if name in found:
-                raise ValueError(f"two runs would be called {name}; start another sweep")
-            found[name] = config
-    if len(found) > MOST_RUNS:
-        raise ValueError(f"{len(found):,} runs, more than {MOST_RUNS:,}; give fewer values")
-    _refuse_unused(found, typed.keys() - set(varied(configs)))
     return found
 
 

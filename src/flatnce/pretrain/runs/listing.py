@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from operator import eq, ge, gt, le, lt, ne
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 from flatnce.files import is_locked
@@ -21,7 +22,7 @@ from flatnce.messages import did_you_mean
 from flatnce.pretrain.runs.folder import lock_beside
 from flatnce.pretrain.runs.log import CONFIG, FAILURE, METRICS, RESULTS, TRAINING, protocol_name
 
-__all__ = ["Summary", "chosen", "ordered", "summary_of"]
+__all__ = ["Summary", "chosen", "ordered", "over_seeds", "summary_of"]
 
 BLOCK = 32_768  # bytes that are read at a time from the end of the metrics
 KIND = re.compile(rb'"kind": "(\w+)"')
@@ -149,6 +150,28 @@ def ordered(runs: Sequence[Summary], by: str | None, reverse: bool = False) -> l
     known.sort(key=lambda one: str(one[0]) if as_text else one[0], reverse=as_text == reverse)
     without = [run for value, run in zip(values, runs, strict=True) if value is None]
     return [run for _, run in known] + without
+
+
+def over_seeds(runs: Sequence[Summary]) -> list[Summary]:
+    """Means over finished runs that differ only in their seed, and sample standard deviations."""
+    groups: dict[str, list[Summary]] = {}
+    for run in runs:
+        if run["state"] == "done":
+            rest = {key: value for key, value in run["settings"].items() if key != "seed"}
+            groups.setdefault(repr(rest), []).append(run)
+    found = []
+    for members in groups.values():
+        numbers = [{**one["last"], **one["scores"]} for one in members]
+        shared = [key for key in numbers[0] if all(one.get(key) is not None for one in numbers)]
+        values = {key: [one[key] for one in numbers] for key in shared}
+        if len(members) > 1:
+            first = members[0]
+            summary: Summary = {"runs": first["name"].removesuffix(f"-s{first['seed']}")}
+            summary["seeds"] = [one["seed"] for one in members]
+            summary["mean"] = {key: fmean(given) for key, given in values.items()}
+            summary["sd"] = {key: stdev(given) for key, given in values.items()}
+            found.append(summary)
+    return found
 
 
 def _column(option: str, name: str, runs: Sequence[Summary]) -> list[Any]:
