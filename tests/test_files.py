@@ -1,10 +1,11 @@
 """Files that are written as a whole."""
 
 import secrets
+from threading import Timer
 
 import pytest
 
-from flatnce.files import lock, replace_text
+from flatnce.files import is_locked, lock, replace_text
 
 
 def test_replacing_a_file_follows_no_link(tmp_path, monkeypatch):
@@ -41,3 +42,18 @@ def test_a_lock_follows_no_link_and_leaves_no_file(tmp_path):
     with pytest.raises(OSError, match="symbolic"), lock(path):
         pass
     assert not mine.exists()
+
+
+def test_looking_at_a_lock_leaves_its_file_and_disturbs_nobody(tmp_path):
+    fcntl = pytest.importorskip("fcntl", reason="Windows has no such locks")
+    path = tmp_path / ".lock"
+    assert not is_locked(path) and not path.exists()
+    with lock(path):
+        assert is_locked(path)
+    path.touch()  # left by a process that was killed
+    assert not is_locked(path) and path.is_file()
+    with path.open() as file:  # another process looks while this one takes the lock
+        fcntl.flock(file, fcntl.LOCK_SH)
+        Timer(0.03, fcntl.flock, (file, fcntl.LOCK_UN)).start()
+        with lock(path, "busy") as alone:
+            assert alone and is_locked(path)

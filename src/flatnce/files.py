@@ -4,6 +4,7 @@ import errno
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,6 +20,7 @@ __all__ = [
 ]
 
 REPLACED = ".replaced"
+ATTEMPTS = 5  # to take a lock that :func:`is_locked` holds for a moment
 
 
 def check_format(
@@ -116,14 +118,27 @@ def lock(path: Path, busy: str = "") -> Iterator[bool]:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process holds the lock of :func:`lock`; a file that one left behind is not."""
-    if not path.is_file():
-        return False
+    """Whether a process holds the lock of :func:`lock`; a file that one left behind is not.
+
+    The file is neither written nor removed: a process may be about to lock it.
+    """
     try:
-        with lock(path, busy="held"):
-            return False
-    except (ValueError, OSError):  # held, perhaps by another user
+        import fcntl
+
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except (ImportError, FileNotFoundError):  # Windows; nobody holds it
+        return False
+    except OSError:  # perhaps another user's
         return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a network file system without locks
+        return False
+    finally:
+        os.close(file)
+    return False
 
 
 def _take_lock(path: Path, busy: str) -> int | None:
@@ -131,6 +146,7 @@ def _take_lock(path: Path, busy: str) -> int | None:
         import fcntl
     except ImportError:  # Windows
         return None
+    attempts = ATTEMPTS
     while True:
         try:
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
@@ -149,7 +165,11 @@ def _take_lock(path: Path, busy: str) -> int | None:
             pass  # the holder before has removed the file: lock a new one
         except OSError as error:
             os.close(file)
-            if isinstance(error, BlockingIOError):
+            if not isinstance(error, BlockingIOError):
+                return None  # a network file system without locks
+            attempts -= 1
+            if not attempts:
                 raise ValueError(busy) from error
-            return None  # a network file system without locks
+            time.sleep(0.02)  # a reader may have looked at that moment
+            continue
         os.close(file)

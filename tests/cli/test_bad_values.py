@@ -3,6 +3,7 @@
 import shutil
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import get_args
 
 import numpy as np
@@ -10,8 +11,10 @@ import pytest
 from PIL import Image
 from tyro.conf import Positional
 
+from flatnce import cli
 from flatnce.cli import HOMES, main
-from flatnce.cli.options import as_typed, leaves, own_arguments
+from flatnce.cli.options import as_typed, forget_options, leaves, own_arguments
+from flatnce.messages import check_at_least
 from flatnce.pretrain import TrainConfig
 from flatnce.pretrain.training.images import views_of
 
@@ -133,3 +136,36 @@ def test_a_mistake_is_named_as_it_was_typed(place, monkeypatch, capsys, typed, s
     assert main(typed.split()) == 2
     line = capsys.readouterr().err
     assert line.startswith(f"flatnce {typed.split()[0]}: {said}") and line.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "message, said",
+    [
+        ("seed=-1 must be at least 0", "--seed -1 must be at least 0"),
+        ("there (seed=3, batch_size=2)", "there (--seed 3, --batch-size 2)"),
+        ("wandb='a/b' is taken", "--wandb a/b is taken"),
+        ("./seed=1 is not a run", None),
+        ("/data/seed=224/a.jpg: seed=3", "/data/seed=224/a.jpg: --seed 3"),
+        ("cannot read 'my seed=1.jpg'", None),
+        ("the run's name 'x seed=1' isn't free", None),
+        (r"C:\runs\seed=1 is damaged", None),
+    ],
+)
+def test_arguments_are_rewritten_and_paths_and_quoted_text_are_not(message, said):
+    forget_options()
+    own_arguments(TrainConfig, [])
+    assert as_typed(message) == (message if said is None else said)
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_the_message_of_other_code_stays_as_it_is(monkeypatch, capsys, ours):
+    def run(arguments):
+        own_arguments(TrainConfig, [])
+        if ours:
+            check_at_least("seed", -1, 0)
+        raise ValueError("seed=-1 is odd")
+
+    monkeypatch.setattr(cli, "import_module", lambda name: SimpleNamespace(run=run))
+    assert main(["demo"]) == 2
+    said = "--seed -1 must be at least 0" if ours else "seed=-1 is odd"
+    assert capsys.readouterr().err == f"flatnce demo: {said}\n"

@@ -1,6 +1,7 @@
 import inspect
 import io
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from flatnce.cli.options import ALIASES
 from flatnce.cli.progress import progress_line
 from flatnce.core.diagnostics.registry import DIAGNOSTICS
 from forked import Forked, wait_for_lines
+from made_runs import write_run
 
 # Two seconds, torch's import included.
 TINY = "--steps 4 --every 2 --seeds 2 --candidates 4 8 --width 8 --pool 64".split()
@@ -207,11 +209,48 @@ def test_a_bar_shows_the_share_on_a_terminal(monkeypatch):
     assert "nothing" not in terminal.getvalue()
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_knows_every_command_and_its_options(shell, capfd):
-    assert main(["completion", shell]) == 0
-    script = capfd.readouterr().out
-    assert all(name in script for name in COMMANDS) and "--batch-size" in script
+@pytest.mark.parametrize(
+    "line, expected",
+    [
+        ("flatnce ", COMMANDS),
+        ("flatnce re", ["resume", "report", "reproduce"]),
+        ("flatnce train --batch", ["--batch-augment", "--batch-size"]),
+        ("flatnce train dig", ["digits"]),
+        ("flatnce evaluate ", ["first", "study/infonce-0"]),
+        ("flatnce compare first stu", ["study/infonce-0"]),
+        ("flatnce nothing ", []),
+        ("flatnce demo ", []),
+    ],
+)
+def test_commands_options_data_sets_and_runs_are_completed(
+    line, expected, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    write_run(tmp_path / "runs" / "first")
+    write_run(tmp_path / "runs" / "study" / "infonce-0")
+    monkeypatch.setenv("COMP_LINE", line)
+    assert main(["completion", "words", "flatnce", "", ""]) == 0
+    assert sorted(capsys.readouterr().out.split()) == sorted(expected)
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="needs bash")
+def test_bash_completes_by_the_script(capsys):
+    assert main(["completion", "bash"]) == 0
+    script = capsys.readouterr().out
+    asked = f"{script}complete -p flatnce"
+    found = subprocess.run(["bash", "-c", asked], capture_output=True, text=True, check=True)
+    assert "flatnce completion words" in found.stdout
+    for shell in ("zsh", "fish"):
+        assert main(["completion", shell]) == 0 and "words" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes work differently there")
+def test_a_reader_that_leaves_the_overview_is_not_told_of_it():
+    left = "import os, sys; there, here = os.pipe(); os.close(there); os.dup2(here, 1)\n"
+    for typed in (["--help"], ["--version"], ["runs", "--help"]):
+        code = f"{left}from flatnce.cli import main; sys.exit(main({typed}))"
+        done = python("-c", code)
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_help_of_every_command_needs_no_torch():

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
+from traceback import walk_tb
 
 from flatnce import __version__
 from flatnce.cli.launch import has_failed, report_failure
@@ -66,6 +67,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with suppress(OSError):  # its file was replaced
                 stream.reconfigure(errors="spell")
     given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = _run(given)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader, such as head, has closed the pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code
+
+
+def _run(given: list[str]) -> int:
     if not given:
         print(OVERVIEW, file=sys.stderr)
         return 2
@@ -100,9 +111,8 @@ def _dispatch(name: str, arguments: list[str]) -> int:
         return int(stop.code or 0)
     except KeyboardInterrupt:
         return _complain(f"{called}: interrupted", 130)
-    except BrokenPipeError:  # the reader, such as head, has closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except BrokenPipeError:
+        raise
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing not in EXTRAS + TRAINING_EXTRAS + TABLE_EXTRAS:
@@ -112,12 +122,18 @@ def _dispatch(name: str, arguments: list[str]) -> int:
         remedy = f"pip install 'flatnce[cli,report{needed}]'"
         return _complain(f"{called}: {missing} is not installed: {remedy}", 1)
     except ValueError as error:  # input that the package cannot use
-        return _complain(f"{called}: {as_typed(str(error))}", 2)
+        return _complain(f"{called}: {_said(error)}", 2)
     except (OSError, RuntimeError) as error:
         # Only our own RuntimeErrors are meant for users: others are bugs and keep their trace.
         if isinstance(error, RuntimeError) and not type(error).__module__.startswith("flatnce."):
             raise
-        return _complain(f"{called}: {as_typed(str(error))}", 1)
+        return _complain(f"{called}: {_said(error)}", 1)
+
+
+def _said(error: Exception) -> str:
+    """The message; of an error that our code raised, with the arguments as they are typed."""
+    raised = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
+    return as_typed(str(error)) if raised[-1].startswith("flatnce.") else str(error)
 
 
 def _complain(line: str, code: int) -> int:

@@ -1,22 +1,35 @@
-"""``flatnce completion``: a script with which a shell completes commands and options."""
+"""``flatnce completion``: a script with which a shell completes commands, options and names.
 
+The script asks ``flatnce completion words``, so that new runs and data sets are known at once.
+"""
+
+import os
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tyro
 
-from flatnce.cli import HOMES
-from flatnce.cli.options import form_of, parse_options
+from flatnce.cli import ENTRIES, HOMES
+from flatnce.cli.options import leaves, parse_options
+
+ASK = "flatnce completion words"
+SCRIPTS = {
+    "bash": f"complete -o default -C '{ASK}' flatnce",
+    "zsh": f"autoload -U +X bashcompinit && bashcompinit\ncomplete -o default -C '{ASK}' flatnce",
+    "fish": f"complete -c flatnce -a '(COMP_LINE=(commandline -cp) {ASK})'",
+}
 
 
 @dataclass(frozen=True)
 class CompletionOptions:
-    """Print a script that completes the commands and options of flatnce in a shell.
+    """Print a script that completes commands, options, data sets and runs in a shell.
 
-    bash: ``source <(flatnce completion bash)`` in ~/.bashrc.
-    zsh: ``flatnce completion zsh > DIR/_flatnce``, where DIR is a folder of $fpath.
-    fish: ``flatnce completion fish > ~/.config/fish/completions/flatnce.fish``.
+    bash: put `source <(flatnce completion bash)` into ~/.bashrc.
+
+    zsh: put `source <(flatnce completion zsh)` into ~/.zshrc, after compinit.
+
+    fish: `flatnce completion fish > ~/.config/fish/completions/flatnce.fish`.
     """
 
     # Which shell.
@@ -27,14 +40,26 @@ class CompletionOptions:
 
 def run(arguments: list[str]) -> int:
     """Run the command and return the exit code."""
-    shell = parse_options(CompletionOptions, "completion", arguments).shell
-    kinds: dict[str, Any] = {}
-    for name, home in HOMES.items():
-        kind = getattr(import_module(home), f"{name.capitalize()}Options")
-        kinds[name] = Annotated[kind, *form_of(kind)]
-    line = ["--tyro-print-completion", shell]
-    try:
-        tyro.extras.subcommand_cli_from_dict(kinds, prog="flatnce", args=line)
-    except SystemExit as stop:  # how tyro ends
-        return int(stop.code or 0)
-    return 1
+    if arguments[:1] == ["words"]:  # asked by the script
+        print("\n".join(words_for(os.environ.get("COMP_LINE", ""))))
+    else:
+        print(SCRIPTS[parse_options(CompletionOptions, "completion", arguments).shell])
+    return 0
+
+
+def words_for(line: str) -> list[str]:
+    """What may stand for the last word of a command line: a command, an option, or a name."""
+    *before, typed = line.split(" ")
+    given = [word for word in before if word]
+    if len(given) < 2:
+        found = list(HOMES)
+    elif given[1] not in HOMES:
+        found = []
+    elif typed.startswith("-"):
+        kind = getattr(import_module(HOMES[given[1]]), f"{given[1].capitalize()}Options")
+        found = ["--" + name.replace("_", "-") for name in leaves(kind)]
+    else:
+        module, _, name = ENTRIES[given[1]].get("takes", "builtins:list").partition(":")
+        names = getattr(import_module(module), name)
+        found = list(names() if callable(names) else names)
+    return [word for word in found if word.startswith(typed)]

@@ -4,9 +4,12 @@ Functions of the package write an argument in a message as ``name=value``. :func
 that into the option of the command that is running.
 """
 
+import inspect
 import io
 import re
 import shlex
+import shutil
+import textwrap
 import types
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr
@@ -25,6 +28,8 @@ ALIASES: dict[str, str] = read_toml(__file__, "aliases.toml")
 
 # The value of an argument in a message: quoted, in brackets, or up to a space or a stop.
 VALUE = r"'[^']*'|\"[^\"]*\"|\([^()]*\)|\[[^\[\]]*\]|(?:[^\s,;:.()]|[:.](?=[^\s)]))*"
+# What is not an argument, whatever it looks like: quoted text, and a word with a slash.
+OTHER = r"(?<!\w)'[^']*'|(?<!\w)\"[^\"]*\"|[^\s('\"=]*[/\\]\S*"
 WORDS = {float: "a number", int: "a whole number", str: "a name"}
 
 # How each argument is called on the command line: an option, or nothing for a positional one.
@@ -100,6 +105,10 @@ def parse_options(
     line = ["--help" if one == "--help-all" else one for one in line]
     given: dict[str, Any] = {} if default is None else {"default": default}
     given |= {"prog": f"flatnce {command}", "args": line, "config": form_of(kind)}
+    # tyro wraps what is said of the options, and not this.
+    parts = (inspect.getdoc(kind) or "").partition("Arguments:")[0].strip().split("\n\n")
+    width = min(80, shutil.get_terminal_size().columns)
+    given["description"] = "\n\n".join(textwrap.fill(part, width) for part in parts)
     if {"-h", "--help"} & set(line):
         return tyro.cli(kind, **given)
     said = io.StringIO()
@@ -119,9 +128,14 @@ def forget_options() -> None:
 
 
 def as_typed(message: str) -> str:
-    """The message with every ``argument=value`` as it is typed on the command line."""
+    """The message with every ``argument=value`` as it is typed on the command line.
+
+    A path such as ``./seed=1`` and quoted text stay as they are.
+    """
 
     def option(match: re.Match[str]) -> str:
+        if match[1] is None:
+            return match[0]
         flag, value = _typed[match[1]], match[2]
         if flag in _switches and value[:1] != "'":
             return f"--no-{flag[2:]}" if value == "False" else flag
@@ -132,7 +146,8 @@ def as_typed(message: str) -> str:
         return f"{flag} {value}".strip()
 
     names = "|".join(sorted(_typed, key=len, reverse=True))
-    return re.sub(rf"(?<![\w.-])({names})=({VALUE})", option, message) if names else message
+    pattern = rf"(?<![\w.-])({names})=({VALUE})|{OTHER}"
+    return re.sub(pattern, option, message) if names else message
 
 
 def _one_line(

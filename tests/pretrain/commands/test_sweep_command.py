@@ -31,7 +31,7 @@ def test_a_grid_ends_in_one_table_and_goes_on_only_where_asked(capsys):
         assert sum(line.startswith(f"s/{name}  ") for line in shown.splitlines()) == 1
         assert read_run(f"runs/s/{name}").results["step"] == 4
     header = next(line for line in shown.splitlines() if line.startswith("run "))
-    columns = "run data objective batch epochs state kNN linear pool MI verdict age"
+    columns = "run data objective batch epochs state kNN pool MI verdict age"
     assert header.split() == columns.split()
     assert "mean over seeds ±" in shown and "images/s over all, everything included" in shown
     assert shown.endswith("\nnext: flatnce compare s\n")

@@ -227,6 +227,17 @@ def test_a_folder_of_another_program_is_not_deleted(runs, file, text):
     assert len(run_names(runs)) == 6 + (file == "config.json") and (runs / "cfg" / file).is_file()
 
 
+def test_a_damaged_run_is_deleted_where_it_is_seen_to_be_ours(runs):
+    for name, text in (("first", '{"format_version": 1, "ki'), ("going", "")):
+        (runs / name / "config.json").write_text(text)
+        assert summary_of(runs / name, name)["state"] == "damaged"
+    (runs / "going" / "metrics.jsonl").unlink()
+    with pytest.raises(ValueError, match=r"config\.json is damaged"):
+        delete(runs / "first", runs / "going")
+    delete(runs / "first")
+    assert not (runs / "first").exists() and (runs / "going").is_dir()
+
+
 def test_of_several_names_all_are_deleted_or_none(runs):
     with lock(lock_beside(runs / "going")), pytest.raises(ValueError, match="is being trained"):
         delete(runs / "first", runs / "going")

@@ -84,7 +84,7 @@ def show_runs(rows: Sequence[Summary], means: Sequence[Summary] = ()) -> None:
     columns = {heading: [row[heading] for row in cells] for heading in cells[0]}
     # A setting that is the same in every row goes first.
     same = [one for one in ("data", "batch", "objective") if len(set(columns[one])) == 1]
-    lines, left_out = column_lines(columns, [*same, *DISPENSABLE])
+    lines, left_out = column_lines(_measured(columns), [*same, *DISPENSABLE])
     print("\n".join(lines))
     if left_out:
         print(f"\nno room for {', '.join(left_out)}; --json has them")
@@ -97,7 +97,11 @@ def show_runs(rows: Sequence[Summary], means: Sequence[Summary] = ()) -> None:
                 " ± ".join(_text(one, form) for one in both if one is not None) for both in spreads
             ]
         print("\nmean over seeds ± standard deviation")
-        print("\n".join(column_lines(columns, [*NUMBERS][::-1])[0]))
+        print("\n".join(column_lines(_measured(columns), [*NUMBERS][::-1])[0]))
+
+
+def _measured(columns: dict[str, list[str]]) -> dict[str, list[str]]:
+    return {heading: cells for heading, cells in columns.items() if any(cells)}
 
 
 def _text(value: float | None, form: str) -> str:

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from flatnce.messages import check_choice, check_fields
+from flatnce.messages import check_fields
 from flatnce.toml_files import read_toml
 
 __all__ = ["InspectionOptions", "loopback_of"]
@@ -17,8 +17,6 @@ class InspectionOptions:
     """How much of the encoder is inspected."""
 
     images: int = 1000  #: Images drawn from the test set.
-    #: Projection of the 2-D picture: pca, umap, or auto (UMAP where it is installed).
-    projection: str = "auto"
     queries: int = 6  #: Images whose nearest neighbours are shown.
     neighbours: int = 5  #: Neighbours shown of each.
     pictures: bool = True  #: Keep small pictures of them; --no-pictures keeps only their labels.
@@ -26,7 +24,6 @@ class InspectionOptions:
 
     def __post_init__(self) -> None:
         check_fields(self, images=10, queries=1, neighbours=1, seed=0)
-        check_choice("projection", self.projection, ("auto", "pca", "umap"))
 
 
 def loopback_of(host: str) -> str:

@@ -10,8 +10,6 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +26,10 @@ from flatnce.pretrain.data.own_set import AnySet
 from flatnce.pretrain.evaluation import Bench, Options
 from flatnce.pretrain.page import TEXT, InspectionOptions
 from flatnce.pretrain.runs import checkpoint
-from flatnce.pretrain.runs.log import FORMAT_VERSION, read_run
-from flatnce.pretrain.training.estimate import estimate_run
+from flatnce.pretrain.runs.log import FORMAT_VERSION
 from flatnce.pretrain.training.images import load_images, views_of
 from flatnce.pretrain.training.processes import choose_device
-from flatnce.pretrain.training.saved import CHECKPOINTS, LoadedEncoder, load_encoder
+from flatnce.pretrain.training.saved import CHECKPOINTS, load_encoder
 from flatnce.report.charts import Axis, Line, line_chart, scatter_chart
 from flatnce.report.page import Figure, Gallery, Paragraph, Picture, Section, Table
 
@@ -76,9 +73,8 @@ def inspect_encoder(
         "options": asdict(asked),
         "classes": list(images.classes) if labels is not None else [],
         "similarities": _similarities(bench, images, asked.seed),
-        "projection": {**project(rows, asked.projection, asked.seed), "labels": labels},
+        "projection": {**project(rows), "labels": labels},
         **_neighbours(images, rows, labels, asked),
-        "memory": _memory(run, read_run(directory).environment.get("processes", 1)),
     }
     path = Path(directory) / FILE
     replace_text(path, json.dumps(plain(found), allow_nan=False) + "\n")
@@ -175,17 +171,6 @@ def _neighbours(
     return {"neighbours": queries, "nearest_same": same}
 
 
-def _memory(run: LoadedEncoder, processes: int) -> dict[str, int]:
-    """What one process of training was expected to hold, by kind, in bytes."""
-    found = estimate_run(run.config, next(run.encoder.parameters()).device, processes)
-    return {
-        "images": found.data_bytes,
-        "weights": found.model_bytes,
-        "activations": found.activation_bytes,
-        "loss": found.loss_bytes,
-    }
-
-
 def picture_of(images: AnySet, number: int) -> str | None:
     """One image of a set as a ``data:`` address, at most 64 pixels wide and high."""
     if isinstance(images, OwnSet):
@@ -204,28 +189,17 @@ def picture_of(images: AnySet, number: int) -> str | None:
     return f"data:image/{kind.lower()};base64,{text}"
 
 
-def project(rows: Tensor, method: str = "auto", seed: int = 0) -> dict[str, Any]:
-    """Two coordinates per row, the method, and the share of the variance of each coordinate."""
-    there = find_spec("umap") is not None
-    if method == "umap" and not there:
-        raise ValueError(
-            "projection='umap' needs umap-learn, which is not installed: pip install umap-learn, "
-            "or use projection='pca'"
-        )
-    shares = None
-    if method == "pca" or not there:
-        centred = rows.double() - rows.double().mean(0)
-        _, spans, axes = torch.linalg.svd(centred, full_matrices=False)
-        shares = (spans.square() / spans.square().sum().clamp_min(1e-30))[:2].tolist()
-        # The sign of an axis is arbitrary: make its largest entry positive.
-        signs = axes[:2].gather(1, axes[:2].abs().argmax(1, keepdim=True)).sign()
-        method, placed = "PCA", centred @ (axes[:2] * signs).T
-    else:
-        mapper = import_module("umap").UMAP(random_state=seed, n_jobs=1)
-        method, placed = "UMAP", mapper.fit_transform(rows.numpy())
+def project(rows: Tensor) -> dict[str, Any]:
+    """Two principal components per row, and the share of the variance of each."""
+    centred = rows.double() - rows.double().mean(0)
+    _, spans, axes = torch.linalg.svd(centred, full_matrices=False)
+    shares = (spans.square() / spans.square().sum().clamp_min(1e-30))[:2].tolist()
+    # The sign of an axis is arbitrary: make its largest entry positive.
+    signs = axes[:2].gather(1, axes[:2].abs().argmax(1, keepdim=True)).sign()
+    placed = centred @ (axes[:2] * signs).T
     # Adding zero turns a rounded -0.0 into 0.0.
     across, up = ([round(float(v), 4) + 0.0 for v in column] for column in placed.T)
-    return {"method": method, "shares": shares, "x": across, "y": up}
+    return {"method": "PCA", "shares": shares, "x": across, "y": up}
 
 
 def inspection_sections(found: Inspection | None, name: str) -> tuple[Section, list[Section]]:

@@ -11,7 +11,6 @@ from flatnce.cli.progress import seconds_left
 from flatnce.core.diagnostics import verdict_on
 from flatnce.core.diagnostics.registry import DIAGNOSTICS
 from flatnce.core.diagnostics.verdict import NEEDED, remedies_of
-from flatnce.messages import format_bytes
 from flatnce.pretrain.page import CATALOGUE, TEXT
 from flatnce.pretrain.page.inspection import inspection_sections, read_inspection
 from flatnce.pretrain.runs.listing import summary_of
@@ -117,12 +116,11 @@ def page_of_run(directory: str | Path) -> Page:
     rows = [(name, "not set" if value is None else str(value)) for name, value in settings.items()]
     config = Table("Every setting of this run", ["Setting", "Value"], rows)
     result = Section("Evaluations", [Paragraph(TEXT["evaluations"], "The result")], scores)
-    numbers = _key_numbers(run, (inspection or {}).get("memory"))
     sections = [
         Section("What the verdict rests on", [Paragraph(shown["means"])], figures=first),
         *([result] if evaluations else []),
         *neighbours,
-        Section("Key numbers", table=numbers),
+        Section("Key numbers", table=_key_numbers(run)),
         Section("During training", _earlier(run), figures=list(figures.values())),
         encoder,
         Section("Configuration", table=config, folded=True),
@@ -256,17 +254,21 @@ def _verdict(run: Run, settings: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _earlier(run: Run) -> list[Paragraph]:
-    """The verdicts of the run, the newest first, if it changed; at most 20."""
+    """The verdicts of the run, the newest first, if it changed; at most 20.
+
+    Without those from before there was evidence: a later one may hold for the same steps.
+    """
     said = [record for record in run.metrics if record.get("kind") == "verdict"]
+    said = [record for record in said if record["verdict"] != "undecided"]
     if len(said) < 2:
         return []
     return [
-        Paragraph(f"{one['verdict']}: {one['evidence']}.", f"From step {one['step']:,} on")
+        Paragraph(f"{one['verdict']}: {one['evidence']}.", f"Verdict at step {one['step']:,}")
         for one in reversed(said[-20:])
     ]
 
 
-def _key_numbers(run: Run, memory: Mapping[str, int] | None) -> Table:
+def _key_numbers(run: Run) -> Table:
     """The last numbers, each with its largest possible value; only what was measured."""
     train, watch, results = _last(run, "train"), _last(run, "watch"), run.results or {}
     speed = results.get("images_per_second") or train.get("images_per_second")
@@ -292,7 +294,6 @@ def _key_numbers(run: Run, memory: Mapping[str, int] | None) -> Table:
     rows += [
         (f"Images per second{everything}", f"{speed:,.0f}" if speed else ""),
         ("Time", "" if seconds is None else duration_text(seconds)),
-        ("Memory of training, estimated", format_bytes(sum(memory.values())) if memory else ""),
     ]
     steps = f"{train['step']:,} steps" if "step" in train else "no step"
     return Table(f"After {steps}", ["Measure", "Value"], [row for row in rows if row[1]])

@@ -14,7 +14,15 @@ from pathlib import Path
 
 from flatnce.files import lock
 from flatnce.messages import did_you_mean
-from flatnce.pretrain.runs.log import CONFIG, FILES, TRAINING, other_files, read_header
+from flatnce.pretrain.runs.log import (
+    CONFIG,
+    ENVIRONMENT,
+    FILES,
+    METRICS,
+    TRAINING,
+    other_files,
+    read_header,
+)
 
 __all__ = [
     "SWEEP",
@@ -203,7 +211,9 @@ def _runs_in(place: Path) -> list[Path]:
 
 def _check_deletable(place: Path, runs: Sequence[Path]) -> None:
     for run in runs:
-        read_header(run / CONFIG)
+        # These two beside it show that a damaged config.json was a run's.
+        if not all((run / name).is_file() for name in (ENVIRONMENT, METRICS)):
+            read_header(run / CONFIG)
         _refuse_others(run, FILES)
     if (place / SWEEP).is_file():
         read_header(place / SWEEP)

@@ -16,6 +16,7 @@ from flatnce.files import check_format, check_replaceable, lock, replace_text
 
 __all__ = [
     "CONFIG",
+    "ENVIRONMENT",
     "FAILURE",
     "FILES",
     "FORMAT_VERSION",
