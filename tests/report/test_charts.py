@@ -7,6 +7,7 @@ import pytest
 
 from flatnce.report.charts import (
     Axis,
+    Chart,
     Fit,
     Line,
     Reference,
@@ -174,3 +175,14 @@ def test_another_format_and_a_file_in_the_way_are_refused(tmp_path, formats):
     with pytest.raises(ValueError, match="is a file"):
         write_figures([lines()], tmp_path / "mine")
     assert (tmp_path / "mine").read_text() == "keep"
+
+
+def test_a_chart_is_drawn_again_only_if_something_has_changed(monkeypatch):
+    drawn = []
+    draw = Chart._drawn_svg
+    monkeypatch.setattr(Chart, "_drawn_svg", lambda self: drawn.append(self.name) or draw(self))
+    first = lines(name="chart-once").svg()
+    assert lines(name="chart-once").svg() == first and drawn == ["chart-once"]
+    more = [Line("one", [0.0, 1.0], [1.0, 2.0])]
+    assert lines(name="chart-once", lines=more).svg() != first
+    assert scatter().svg() != scatter(fit=None).svg() and len(drawn) == 4

@@ -8,7 +8,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from html import escape
 from pathlib import Path
 from threading import Lock
@@ -51,6 +51,8 @@ NO_DATE = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
 
 # matplotlib's settings and fonts are global; a page may be served by several threads.
 _DRAWING = Lock()
+# The last drawing of each chart, by what it shows: a page that follows a run asks often.
+_DRAWN: dict[str, tuple[str, str]] = {}
 
 Entries = list[tuple[str, Any]]
 """Labels of a legend with what they name."""
@@ -113,9 +115,18 @@ class Chart:
     draw: Callable[[Any], Entries]  # draws the data on matplotlib's axes, returns the legend
     kind: str = "lines"  # for the script of the page: lines, points, bars or forest
     names: Sequence[str] = ()  # of categories or rows
+    fit: Fit | None = None
 
     def svg(self) -> str:
         """The SVG element of a page; a screen reader announces its title and description."""
+        shown = repr([getattr(self, one.name) for one in fields(self) if one.name != "draw"])
+        kept, drawn = _DRAWN.get(self.name, ("", ""))
+        if kept != shown:
+            drawn = self._drawn_svg()
+            _DRAWN[self.name] = shown, drawn
+        return drawn
+
+    def _drawn_svg(self) -> str:
         buffer = io.StringIO()
         with _DRAWING, _style(PAGE_FONT, self.name):
             figure = self._figure(PAGE_SIZE)
@@ -318,7 +329,7 @@ def scatter_chart(
             axes.set_title(fit.note, loc="left", fontsize="medium")
         return entries
 
-    return Chart(name, title, description, x, y, clouds, draw, "points")
+    return Chart(name, title, description, x, y, clouds, draw, "points", fit=fit)
 
 
 def _draw_line(axes: Any, number: int, line: Line, x: Axis, y: Axis) -> Any:

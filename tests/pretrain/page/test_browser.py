@@ -205,6 +205,9 @@ def test_the_watched_page_follows_the_run_and_keeps_what_is_open(chromium, tmp_p
         chromium.open(address)
         chromium.run("document.querySelector('details').open = true")
         chromium.run("document.querySelectorAll('summary')[1].focus()")
+        chart = "document.querySelector('[aria-labelledby^=chart-{}-]').marked"
+        for name in ("knn", "mi"):
+            chromium.run(f"{chart.format(name)} = true")
         before = chromium.run("document.getElementById('lead').textContent")
         log = RunLog.reopen(place, kind="train", step=made_runs.STEPS)
         log.log({**next(iter(made_runs.lines_of(steps=[440]))), "epoch": 4.4})
@@ -214,6 +217,9 @@ def test_the_watched_page_follows_the_run_and_keeps_what_is_open(chromium, tmp_p
         assert "Epoch 4.40" in chromium.run("document.getElementById('lead').textContent")
         assert re.search(r"Updated \d+ (s|min \d+ s) ago", chromium.run("document.body.innerText"))
         assert chromium.run("document.querySelectorAll('.plot[tabindex]').length") >= 7
+        assert chromium.run("document.querySelectorAll('.plot .plot').length") == 0
+        # Only the charts whose values have changed are new.
+        assert chromium.run(f"[{chart.format('knn')}, {chart.format('mi')}]") == [True, None]
         assert chromium.run("document.querySelectorAll('details[open]').length") == 1
         assert chromium.run("document.querySelector('details').open") is True
         focused = "[...document.querySelectorAll('summary')].indexOf(document.activeElement)"

@@ -246,7 +246,7 @@
     if (views.has(name)) redraw();
   };
 
-  const all = () => document.querySelectorAll("svg[data-values]").forEach(enhance);
+  const all = () => document.querySelectorAll("figure > svg[data-values]").forEach(enhance);
   document.addEventListener("updated", all);
   all();
 })();

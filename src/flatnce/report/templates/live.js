@@ -25,6 +25,13 @@
     const main = document.querySelector("main");
     const open = new Set([...main.querySelectorAll("details[open]")].map(nameOf));
     const held = main.contains(document.activeElement) ? nameOf(document.activeElement) : "";
+    // A chart whose values are the same stays as it is, with what the reader has done to it.
+    for (const fresh of newer.querySelectorAll("main svg[data-values]")) {
+      const name = fresh.getAttribute("aria-labelledby");
+      const there = main.querySelector(`svg[aria-labelledby="${name}"]`);
+      if (there?.dataset.values === fresh.dataset.values)
+        fresh.closest("figure").replaceWith(there.closest("figure"));
+    }
     for (const place of ["#lead", "main", "footer"]) {
       const fresh = document.adoptNode(newer.querySelector(place));
       document.querySelector(place).replaceWith(fresh);
