@@ -11,6 +11,7 @@ __all__ = [
     "check_fields",
     "check_positive",
     "did_you_mean",
+    "duration_text",
     "format_bytes",
     "html_card",
 ]
@@ -78,3 +79,14 @@ def html_card(title: str, facts: Mapping[str, object], items: Iterable[str] = ()
 def format_bytes(count: int) -> str:
     """A number of bytes in MiB or GiB."""
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
+
+
+def duration_text(seconds: int | float) -> str:
+    """A time in its two largest units: 42 s, 2 min 1 s, 2 h 1 min, 3 d 2 h."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours >= 48:
+        return f"{hours // 24} d {hours % 24} h"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

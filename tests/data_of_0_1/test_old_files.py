@@ -15,10 +15,11 @@ import pytest
 import torch
 
 from flatnce.cli import main
-from flatnce.pretrain import load_encoder, models, read_config, resume
+from flatnce.pretrain import load_encoder, models, read_config, resume, sweep
 from flatnce.pretrain.data import load
 from flatnce.pretrain.exporting import load_exported, preprocessing
 from flatnce.pretrain.runs.log import read_run
+from flatnce.pretrain.sweeping.sweep import read_sweep
 
 DATA = Path(__file__).parent
 
@@ -72,6 +73,10 @@ def test_a_sweep_is_resumed_with_the_same_numbers(old, capfd):
     assert losses(old / "grid" / "infonce")[22] == pytest.approx(3.77367505160245, abs=1e-5)
 
 
-def test_runs_of_a_sweep_are_added(old, capfd):
-    assert main(["sweep", "--resume", "grid", "--seed", "0", "1", "--dry-run", "--json"]) == 0
-    assert len(json.loads(capfd.readouterr().out)["runs"]) == 4
+def test_runs_of_a_sweep_are_added(old):
+    configs = read_sweep(old / "grid")
+    more = {name: config.override(seed=1) for name, config in configs.items()}
+    runs = sweep(
+        {**configs, **{f"{name}-s1": config for name, config in more.items()}}, old / "grid"
+    )
+    assert [run.state for run in runs] == ["done"] * 4 and len(read_sweep(old / "grid")) == 4

@@ -5,8 +5,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from flatnce.core.diagnostics.registry import DIAGNOSTICS
+from flatnce.messages import duration_text
 
-__all__ = ["clock", "progress_line", "seconds_left", "show_progress", "warning_of"]
+__all__ = ["progress_line", "seconds_left", "show_progress", "warning_of"]
 
 
 @contextmanager
@@ -54,17 +55,10 @@ def progress_line(line: Mapping[str, Any], watched: Mapping[str, Any], epochs: i
     if "pool_mi" in watched:
         parts.append(f"pool MI {watched['pool_mi']:.2f} of {watched['pool_ceiling']:.2f}")
     parts.append(f"{line['images_per_second']:,.0f} images/s")
-    parts.append(f"{clock(seconds_left(line, epochs))} left")
+    parts.append(f"{duration_text(seconds_left(line, epochs))} left")
     return "  ".join(parts)
 
 
 def seconds_left(line: Mapping[str, Any], epochs: int) -> float:
     """The time left, extrapolated from all time so far, kNN and checkpoints included."""
     return line["seconds"] / line["epoch"] * (epochs - line["epoch"])
-
-
-def clock(seconds: float) -> str:
-    """Hours, minutes and seconds."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,4 +1,4 @@
-"""Names, numbers and times as text."""
+"""Names and numbers as text."""
 
 import re
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from typing import Any
 
 from flatnce.core.objectives import registry
 
-__all__ = ["OBJECTIVES", "UNITS", "VARIABLES", "capitalised", "duration_text", "in_unit"]
+__all__ = ["OBJECTIVES", "UNITS", "VARIABLES", "capitalised", "in_unit"]
 
 OBJECTIVES = {name: entry.label for name, entry in registry.OBJECTIVES.items()}
 
@@ -57,14 +57,3 @@ def in_unit(spread: Mapping[str, Any], unit: str = "") -> str:
     if spread["sd"] is not None:
         text += f" ± {format(factor * spread['sd'], style.lstrip('+'))}"
     return text.replace("-", "−") + said
-
-
-def duration_text(seconds: int | float) -> str:
-    """A time in its two largest units: 42 s, 2 min 1 s, 2 h 1 min, 3 d 2 h."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours >= 48:
-        return f"{hours // 24} d {hours % 24} h"
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

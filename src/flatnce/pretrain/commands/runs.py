@@ -13,7 +13,7 @@ import tyro
 
 from flatnce.cli.console import column_lines, print_json
 from flatnce.cli.options import parse_options
-from flatnce.messages import format_bytes
+from flatnce.messages import duration_text, format_bytes
 from flatnce.pretrain.commands import Switch
 from flatnce.pretrain.runs.folder import (
     delete,
@@ -27,7 +27,6 @@ from flatnce.pretrain.runs.folder import (
 )
 from flatnce.pretrain.runs.listing import Summary, chosen, ordered, summary_of
 from flatnce.pretrain.runs.log import read_run, score_cells
-from flatnce.report.text import duration_text
 
 Words = tuple[str, ...]
 # Heading, key and format of the numbers in the table.

@@ -157,7 +157,7 @@ def _sweep(configs: Mapping[str, TrainConfig], directory: Path, options: SweepOp
     seconds = time.perf_counter() - start
     rows = [
         {**summary_of(run.directory, run_name(run.directory)), "state": run.state}
-        | {"step": run.step, "failure": run.failure}
+        | {"run": run.name, "step": run.step, "failure": run.failure}
         for run in runs
     ]
     if options.json:

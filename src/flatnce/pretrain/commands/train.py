@@ -12,7 +12,7 @@ from flatnce.cli.console import print_json, print_verdict
 from flatnce.cli.launch import launch
 from flatnce.cli.options import own_arguments, parse_options
 from flatnce.cli.short_help import print_short_help
-from flatnce.messages import check_fields, format_bytes
+from flatnce.messages import check_fields, duration_text, format_bytes
 from flatnce.own_code import is_own
 from flatnce.pretrain.commands import Switch
 from flatnce.pretrain.commands.evaluate import results_table
@@ -218,7 +218,6 @@ def option_value(flag: str, arguments: Sequence[str]) -> str | None:
 
 
 def _dry_run(options: TrainOptions) -> int:
-    from flatnce.cli.progress import clock
     from flatnce.pretrain.training.estimate import estimate_run, measure_speeds
     from flatnce.pretrain.training.processes import choose_device
 
@@ -247,7 +246,7 @@ def _dry_run(options: TrainOptions) -> int:
     if speeds:
         bound, least = next(iter(speeds.items()))
         listed = ", ".join(f"{name} {speed:,.0f}" for name, speed in speeds.items())
-        time = clock(found.steps * config.run.batch_size / least)
+        time = duration_text(found.steps * config.run.batch_size / least)
         print(
             f"measured for a moment, in images per second: {listed}; {bound} bounds the run, "
             f"whose steps take about {time}{REMEDIES[bound]}"

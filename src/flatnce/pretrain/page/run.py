@@ -11,6 +11,7 @@ from flatnce.cli.progress import seconds_left
 from flatnce.core.diagnostics import verdict_on
 from flatnce.core.diagnostics.registry import DIAGNOSTICS
 from flatnce.core.diagnostics.verdict import NEEDED, remedies_of
+from flatnce.messages import duration_text
 from flatnce.pretrain.page import CATALOGUE, TEXT
 from flatnce.pretrain.page.inspection import inspection_sections, read_inspection
 from flatnce.pretrain.runs.listing import summary_of
@@ -26,7 +27,7 @@ from flatnce.report.page import (
     origin_of,
     write_page,
 )
-from flatnce.report.text import OBJECTIVES, capitalised, duration_text
+from flatnce.report.text import OBJECTIVES, capitalised
 
 __all__ = ["page_of_run", "run_page"]
 
