@@ -1,11 +1,12 @@
 """Files that are written as a whole."""
 
 import secrets
+from pathlib import Path
 from threading import Timer
 
 import pytest
 
-from flatnce.files import is_locked, lock, replace_text
+from flatnce.files import is_locked, lock, naming_file, replace_text
 
 
 def test_replacing_a_file_follows_no_link(tmp_path, monkeypatch):
@@ -31,6 +32,17 @@ def test_a_write_that_fails_leaves_the_file_and_nothing_else(tmp_path):
     with pytest.raises(UnicodeEncodeError):
         replace_text(path, "half \ud800")
     assert path.read_text() == "whole" and list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_names_the_file():
+    full = Path("/dev/full")
+    with (
+        pytest.raises(OSError, match="No space left on device: '/dev/full'"),
+        naming_file(full),
+        full.open("w") as file,
+    ):
+        file.write("text")
 
 
 def test_a_lock_follows_no_link_and_leaves_no_file(tmp_path):

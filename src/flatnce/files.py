@@ -14,6 +14,7 @@ __all__ = [
     "check_replaceable",
     "is_locked",
     "lock",
+    "naming_file",
     "put_back",
     "put_in_place",
     "replace_text",
@@ -52,6 +53,17 @@ def check_replaceable(where: str, what: str, is_own: bool, replace: bool) -> Non
         )
 
 
+@contextmanager
+def naming_file(path: Path) -> Iterator[None]:
+    """Name the file in an error of writing it: a full disk, for example, does not."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno and error.filename is None:
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
+
+
 def replace_text(path: Path, text: str) -> None:
     """Write a text file atomically: a reader never sees half of it.
 
@@ -60,14 +72,9 @@ def replace_text(path: Path, text: str) -> None:
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
     try:
-        with temporary.open("x", encoding="utf-8") as file:
+        with naming_file(path), temporary.open("x", encoding="utf-8") as file:
             file.write(text)
         os.replace(temporary, path)
-    except OSError as error:
-        # A full disk, for example, does not say for which file.
-        if error.errno and error.filename is None:
-            raise OSError(error.errno, error.strerror, str(path)) from error
-        raise
     finally:
         temporary.unlink(missing_ok=True)
 

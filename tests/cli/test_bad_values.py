@@ -36,7 +36,7 @@ BASE = {
     "completion": [],
 }
 # Any text is a name or a path; any number is a power of Hölder's loss.
-FREE = {"name", "root", "out", "figures", "adopt", "report", "wandb", "push_to_hub"}
+FREE = {"name", "root", "out", "figures", "report", "wandb", "push_to_hub"}
 FREE |= {"gamma", "store"}
 
 

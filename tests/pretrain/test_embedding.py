@@ -15,7 +15,6 @@ from export_subjects import make_trained, write_run
 from flatnce.cli import main
 from flatnce.pretrain import load_encoder, preset
 from flatnce.pretrain.data import FolderSet, ImageSet
-from flatnce.pretrain.data.image_set import read_image
 from flatnce.pretrain.evaluation import extract
 from flatnce.pretrain.exporting import export
 from flatnce.pretrain.training import loop, named
@@ -107,6 +106,7 @@ def test_rows_are_normalised_and_counted_on_request(encoder, capsys):
         ([], "holds no image"),
         ([None], "holds a NoneType"),
         (np.zeros((2, 5, 8, 8), np.uint8), r"images has shape \(2, 5, 8, 8\)"),
+        (np.zeros((5, 64)), r"images has shape \(5, 64\); pass .* or grey images \(n, h, w\)"),
         ([np.zeros((2, 8, 8, 3), np.uint8)], "holds 2 images, not one"),
         (torch.full((3, 8, 8), 1.5), "floats from 0 to 1 that are not normalised"),
         (torch.full((3, 8, 8), torch.nan), "floats from 0 to 1"),
@@ -183,10 +183,13 @@ def test_parts_of_a_folder_are_not_classes_and_a_flat_folder_has_none(encoder, p
     assert "2 images by first at step 30: embeddings.npz" in capsys.readouterr().out
 
 
-def test_a_file_that_cannot_be_opened_is_named_once(tmp_path):
-    with pytest.raises(OSError, match="cannot be read as an image") as raised:
-        read_image(str(tmp_path / "gone.png"), 8)
-    assert str(raised.value).count("cannot be read") == 1
+def test_a_file_that_cannot_be_read_is_named_once_with_what_to_do(encoder, tmp_path, capsys):
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "torn.png").write_bytes(b"no image")
+    assert main(["embed", "first", "bad"]) == 1
+    said = capsys.readouterr().err
+    assert said.count("cannot be read") == 1 and "torn.png" in said
+    assert "replace or remove it. Training and evaluation leave such files out" in said
 
 
 @pytest.mark.parametrize(
@@ -218,7 +221,7 @@ def test_train_starts_a_run_with_its_settings_and_passes_the_rest_on(monkeypatch
     flatnce.train("digits", objective="infonce", batch_size=32, name="mine", replace=True)
     config, directory, rest = calls.pop()
     assert config == preset("digits").override(objective="infonce", batch_size=32)
-    assert directory == "runs/mine" and rest == {"replace": True}
+    assert directory == "runs/mine" and rest.pop("report") and rest == {"replace": True}
     shutil.rmtree("runs")
     flatnce.train("digits", preset="cifar10", seed=3)
     config, directory, _ = calls.pop()
@@ -228,7 +231,9 @@ def test_train_starts_a_run_with_its_settings_and_passes_the_rest_on(monkeypatch
     own = object()
     flatnce.train(own, name="own", encoder="network")
     config, _, rest = calls.pop()
-    assert config.data.data.value is own and rest == {"encoder": "network"}
+    assert config.data.data.value is own and rest.pop("report") and rest == {"encoder": "network"}
+    with pytest.raises(ValueError, match=r"'epoch' is not a setting .*; did you mean 'epochs'"):
+        flatnce.train("digits", epoch=2)
     with pytest.raises(ValueError, match="linear"):
         flatnce.train("digits", evaluate=["linaer"])
     assert not calls
@@ -239,15 +244,15 @@ def test_the_first_process_alone_evaluates_and_writes_the_page(monkeypatch, rank
     outcome = Outcome(Path("runs/any"), finished=True, step=30)
     monkeypatch.setattr(loop, "train", Mock(return_value=outcome))
     monkeypatch.setattr(named, "read_run", Mock(return_value=Mock(results={"labelled": True})))
-    for name in ("evaluate_run", "run_page"):
+    for name in ("evaluate_run", "run_page", "read_config"):
         monkeypatch.setattr(named, name, Mock())
     monkeypatch.setenv("RANK", rank)
-    assert flatnce.train("digits") is outcome
+    assert flatnce.train("digits", quiet=True) is outcome
     assert named.evaluate_run.call_count == named.run_page.call_count == pages
 
 
 @pytest.mark.slow
-def test_a_run_of_train_is_evaluated_has_a_page_and_is_found_by_load(tmp_path):
+def test_a_run_of_train_is_evaluated_has_a_page_and_is_found_by_load(tmp_path, capsys):
     quick = {"epochs": 1, "batch_size": 300, "tensorboard": False, "device": "cpu", "pool": 64}
     outcome = flatnce.train("digits", name="mine", evaluate=["knn"], **quick)
     assert outcome.finished and outcome.directory.resolve() == tmp_path / "runs" / "mine"
@@ -255,5 +260,9 @@ def test_a_run_of_train_is_evaluated_has_a_page_and_is_found_by_load(tmp_path):
     results = json.loads((outcome.directory / "results.json").read_text())
     assert {one["name"] for one in results["evaluations"]} == {"knn"}
     assert flatnce.load("mine").step == outcome.step
+    shown = capsys.readouterr()
+    assert "epoch 1.0/1" in shown.out and "next: flatnce evaluate mine" in shown.out
+    flatnce.train("digits", name="mine", evaluate=[], quiet=True, replace=True, **quick)
+    assert capsys.readouterr() == ("", "")
     with pytest.raises(ValueError, match="replace=True"):
         flatnce.train("digits", name="mine", **quick)

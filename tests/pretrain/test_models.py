@@ -2,7 +2,6 @@
 
 import copy
 import inspect
-import math
 import urllib.error
 from unittest.mock import Mock
 
@@ -10,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-from flatnce.core.control import Cosine
 from flatnce.pretrain import models
 from flatnce.pretrain.models import (
     BACKBONES,
@@ -285,19 +283,6 @@ def test_parameters_and_statistics_are_averaged_and_counts_copied(momentum):
         assert_averaged(slow, before, encoder.state_dict(), momentum, 1e-14)
 
 
-@pytest.mark.parametrize("given", ["counted", "number", "tensor"])
-def test_a_schedule_of_the_momentum_is_followed(given):
-    encoder = double_encoder()
-    slow = MomentumEncoder(encoder, Cosine(0.9, 1.0, steps=4))
-    for step in range(6):
-        before = copy.deepcopy(slow.encoder.state_dict())
-        disturb(encoder)
-        slow.update({"counted": None, "number": step, "tensor": torch.tensor(step)}[given])
-        momentum = 1 - 0.1 * (1 + math.cos(math.pi * min(step / 4, 1))) / 2
-        # The schedule is a float32.
-        assert_averaged(slow, before, encoder.state_dict(), momentum, 1e-6)
-
-
 def test_there_is_no_gradient_in_it():
     encoder = double_encoder()
     encoder(double_images())[1].sum().backward()
@@ -331,10 +316,10 @@ def test_the_encoder_is_referred_to_and_not_owned():
 
 def test_a_restored_one_goes_on_exactly():
     encoder = double_encoder()
-    slow = MomentumEncoder(encoder, Cosine(0.9, 1.0, steps=10))
+    slow = MomentumEncoder(encoder, 0.9)
     disturb(encoder), slow.update()
     other = copy.deepcopy(encoder)
-    restored = MomentumEncoder(other, Cosine(0.9, 1.0, steps=10))
+    restored = MomentumEncoder(other, 0.9)
     restored.load_state_dict(slow.state_dict())
     with torch.no_grad():
         for net in (encoder, other):

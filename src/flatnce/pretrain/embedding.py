@@ -13,13 +13,20 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from flatnce.messages import check_at_least, html_card
-from flatnce.pretrain.data.image_set import available_cores, centre_square, read_image
+from flatnce.pretrain.data.image_set import (
+    available_cores,
+    centre_square,
+    decode_rgb,
+    open_image,
+)
+from flatnce.pretrain.data.own_set import prepared_input
 from flatnce.pretrain.data.readers import image_files
 from flatnce.pretrain.data.views import CentreCrop
 from flatnce.pretrain.evaluation.features import to_channels
 from flatnce.pretrain.exporting import load_exported, open_graph, preprocessing
 from flatnce.pretrain.exporting.forms import MARK, is_described, read_config
 from flatnce.pretrain.runs.folder import find_run, run_name, runs_folder
+from flatnce.pretrain.training.images import own_functions
 from flatnce.pretrain.training.processes import choose_device
 from flatnce.pretrain.training.saved import load_encoder
 
@@ -32,20 +39,22 @@ KINDS = (
 
 @dataclass(frozen=True, eq=False)
 class Embedder:
-    """A trained backbone, without its projection head, and what it does to images before."""
+    """A trained backbone, without its projection head, and what it does to inputs before."""
 
     name: str  #: Of the run or the exported folder.
     step: int  #: Steps of training.
     width: int  #: Numbers per embedding.
-    network: Callable[[Tensor], Tensor] = field(repr=False)  #: Prepared images to embeddings.
-    prepare: CentreCrop  #: Resizes, crops and normalises uint8 images.
-    channels: int  #: That the network takes; other images are converted.
+    network: Callable[[Tensor], Tensor] = field(repr=False)  #: Prepared inputs to embeddings.
+    #: Resizes, crops and normalises uint8 images. Of a run whose views a user's own code made: the
+    #: user's function ``prepare``, or None if there is none.
+    prepare: CentreCrop | Callable[[Any], Any] | None
+    shape: tuple[int, ...]  #: Of an input in training.
     device: torch.device  #: Where it computes.
 
     def _repr_html_(self) -> str:
         """The encoder in a notebook."""
-        taken = f"{self.channels} × {self.prepare.size} × {self.prepare.size}"
-        facts = {"images": taken, "embeddings": f"{self.width:,} numbers per image"}
+        taken = " × ".join(map(str, self.shape))
+        facts = {"inputs": taken, "embeddings": f"{self.width:,} numbers per input"}
         title = f"encoder of {self.name}, step {self.step:,}"
         return html_card(title, {**facts, "device": self.device})
 
@@ -57,32 +66,38 @@ class Embedder:
         normalize: bool = False,
         progress: bool = False,
     ) -> Float[Tensor, "n width"]:
-        """Embed images; return one row per image, float32, on the CPU.
+        """Embed images, or inputs of another kind; return one row for each, float32, on the CPU.
 
         The features are those that ``flatnce evaluate`` measures: the shorter side is resized to
         the size of training, and the centre square is used. Grey images become colour and colour
-        images grey if the network needs it.
+        images grey if the network needs it. A run whose views your own code made takes what its
+        data set holds, prepared by its ``prepare``; without one, levels are scaled to [0, 1] and
+        nothing is resized.
 
         Arguments:
-            images: Paths of files, a folder (all images in it, sorted), numpy arrays (h, w),
-                (h, w, c) or (n, h, w, c), tensors (c, h, w) or (n, c, h, w), images of Pillow, or
-                a list of such images, of any sizes. Numbers are bytes, or floats from 0 to 1,
-                which are rounded to 256 levels. Three dimensions without 1 or 3 channels are grey
-                images (n, h, w).
+            images: Paths of files, a folder (all images in it, sorted), numpy arrays (h, w, c) or
+                (n, h, w, c), tensors (c, h, w) or (n, c, h, w), images of Pillow, or a list of
+                such images, of any sizes, in which arrays (h, w) are grey. Numbers are bytes, or
+                floats from 0 to 1, which are rounded to 256 levels. Three dimensions without 1 or
+                3 channels are grey images (n, h, w). Of your own data: a list or an array of
+                inputs.
             batch_size: Images per pass.
             normalize: Scale each row to length one.
             progress: Count the images on standard error.
         """
         check_at_least("batch_size", batch_size, 1)
-        items, parts = _items(images), []
+        items, parts = self._items(images), []
         with ThreadPoolExecutor(available_cores()) as pool, torch.no_grad():
             for start in range(0, len(items), batch_size):
-                some = list(pool.map(self._pixels, items[start : start + batch_size]))
-                alike = len({one.shape for one in some}) == 1
-                batches = [torch.stack(some)] if alike else [one[None] for one in some]
-                batches = [to_channels(one.to(self.device), self.channels) for one in batches]
-                prepared = torch.cat(list(map(self.prepare, batches)))
-                made = self.network(prepared).to("cpu", torch.float32)
+                some = list(pool.map(self._input, items[start : start + batch_size]))
+                shapes = {tuple(one.shape) for one in some}
+                if len(shapes) > 1 or len(shapes.pop()) != len(self.shape):
+                    raise ValueError(
+                        f"images: item {start} is prepared to shape {tuple(some[0].shape)}, and "
+                        f"the network takes inputs of shape {self.shape}; pass a list or an array "
+                        "of these, all of one size"
+                    )
+                made = self.network(torch.stack(some).to(self.device)).to("cpu", torch.float32)
                 parts.append(nn.functional.normalize(made) if normalize else made)
                 if progress:
                     done, n = start + len(some), len(items)
@@ -90,16 +105,41 @@ class Embedder:
                     print(f"\rembedded {done:,} of {n:,} images", end=end, file=sys.stderr)
         return torch.cat(parts)
 
-    def _pixels(self, source: Any) -> UInt8[Tensor, "c h w"]:
-        """One image of a list."""
+    def _items(self, images: Any) -> Sequence[Any]:
+        """The images to embed, one by one."""
+        found = images
+        if isinstance(images, str | Path):
+            path = Path(images).expanduser()
+            found = image_files(path) if path.is_dir() else [path]
+        elif isinstance(images, np.ndarray | Tensor):
+            found = _array_images(images) if isinstance(self.prepare, CentreCrop) else images
+            found = list(found)
+        elif hasattr(images, "convert"):  # an image of Pillow
+            found = [images]
+        if not isinstance(found, list | tuple):
+            raise ValueError(f"images is a {type(images).__name__}; pass {KINDS}")
+        if not found:
+            raise ValueError(f"images={images!r} holds no image; pass {KINDS}")
+        for one in found:
+            if isinstance(one, str | Path) and not Path(one).expanduser().exists():
+                raise ValueError(f"images: no such file or folder {str(one)!r}")
+        return found
+
+    def _input(self, source: Any) -> Tensor:
+        """What the network sees of one item, as in evaluation."""
         if isinstance(source, str | Path):
-            return read_image(str(Path(source).expanduser()), self.prepare.size)
+            path = str(Path(source).expanduser())
+            source = decode_rgb(open_image(path), path)
+        if not isinstance(self.prepare, CentreCrop):
+            return prepared_input(source, self.prepare)
         if hasattr(source, "convert"):  # an image of Pillow
-            return centre_square(source.convert("RGB"), self.prepare.size)
-        found = _array_images(source)
+            found = centre_square(source.convert("RGB"), self.prepare.size)[None]
+        else:
+            grey = getattr(source, "ndim", 0) == 2
+            found = _array_images(source[None] if grey else source)
         if len(found) != 1:
             raise ValueError(f"images: an item of the list holds {len(found)} images, not one")
-        return found[0]
+        return self.prepare(to_channels(found, self.shape[0]))[0]
 
 
 def load(name: str | Path, *, step: int | None = None, device: str = "auto") -> Embedder:
@@ -114,21 +154,18 @@ def load(name: str | Path, *, step: int | None = None, device: str = "auto") -> 
     """
     chosen = choose_device(device)
     folder = _exported_folder(Path(name).expanduser())
+    prepare: CentreCrop | Callable[[Any], Any] | None
     if folder is None:
         place = find_run(name)
         loaded = load_encoder(place, step, chosen)
-        own = loaded.config.data.prepare
-        shape = getattr(loaded.encoder.backbone, "input_shape", (loaded.channels, 1, 1))
-        if loaded.ready and (own or len(shape) != 3):
-            raise ValueError(
-                f"name={str(name)!r} was trained on inputs that {own or loaded.config.data.data} "
-                "prepares; call load_encoder(name).encoder.backbone of flatnce.pretrain with them"
-            )
+        network, usual = loaded.encoder.backbone, (loaded.channels, loaded.size, loaded.size)
         mean, std = loaded.normalisation
-        prepare, network = CentreCrop(loaded.size, mean=mean, std=std), loaded.encoder.backbone
+        prepare = CentreCrop(loaded.size, mean=mean, std=std)
+        if loaded.ready:
+            prepare = own_functions(loaded.config.data, "prepare").get("prepare")
+        shape = getattr(network, "input_shape", usual)
         width = int(network.width)  # type: ignore[arg-type]  # torch types attributes so
-        channels, title = loaded.channels, run_name(place)
-        return Embedder(title, loaded.step, width, network, prepare, channels, chosen)
+        return Embedder(run_name(place), loaded.step, width, network, prepare, shape, chosen)
     if step is not None:
         raise ValueError(f"step={step} chooses a checkpoint of a run; {folder} is an export")
     config = read_config(folder)[MARK]
@@ -136,9 +173,9 @@ def load(name: str | Path, *, step: int | None = None, device: str = "auto") -> 
         chosen, graph = torch.device("cpu"), open_graph(folder)
     else:
         graph = load_exported(folder).to(chosen)
-    channels, width = config["input"]["channels"], config["features"]
-    prepare = preprocessing(folder)
-    return Embedder(str(name), config["step"], width, graph, prepare, channels, chosen)
+    prepare, taken = preprocessing(folder), config["input"]
+    shape = (taken["channels"], taken["size"], taken["size"])
+    return Embedder(str(name), config["step"], config["features"], graph, prepare, shape, chosen)
 
 
 def _exported_folder(path: Path) -> Path | None:
@@ -152,26 +189,6 @@ def _exported_folder(path: Path) -> Path | None:
     return None
 
 
-def _items(images: Any) -> Sequence[Any]:
-    """The images to embed, one by one."""
-    found = images
-    if isinstance(images, str | Path):
-        path = Path(images).expanduser()
-        found = image_files(path) if path.is_dir() else [path]
-    elif isinstance(images, np.ndarray | Tensor):
-        found = list(_array_images(images))
-    elif hasattr(images, "convert"):  # an image of Pillow
-        found = [images]
-    if not isinstance(found, list | tuple):
-        raise ValueError(f"images is a {type(images).__name__}; pass {KINDS}")
-    if not found:
-        raise ValueError(f"images={images!r} holds no image; pass {KINDS}")
-    for one in found:
-        if isinstance(one, str | Path) and not Path(one).expanduser().exists():
-            raise ValueError(f"images: no such file or folder {str(one)!r}")
-    return found
-
-
 def _array_images(array: Any) -> UInt8[Tensor, "n c h w"]:
     """Images of an array or a tensor, as bytes."""
     if isinstance(array, np.ndarray):
@@ -181,13 +198,13 @@ def _array_images(array: Any) -> UInt8[Tensor, "n c h w"]:
         values = array
     else:
         raise ValueError(f"images holds a {type(array).__name__}; pass {KINDS}")
-    if values.ndim == 2 or (values.ndim == 3 and values.shape[0] not in (1, 3)):
+    if values.ndim == 3 and values.shape[0] not in (1, 3):
         values = values.unsqueeze(-3)  # grey
     values = values[None] if values.ndim == 3 else values
     if values.ndim != 4 or values.shape[1] not in (1, 3) or not values.numel():
         raise ValueError(
-            f"images has shape {tuple(array.shape)}; pass arrays (h, w), (h, w, c) or "
-            "(n, h, w, c), tensors (c, h, w) or (n, c, h, w), with 1 or 3 channels"
+            f"images has shape {tuple(array.shape)}; pass arrays (h, w, c) or (n, h, w, c), "
+            "tensors (c, h, w) or (n, c, h, w), with 1 or 3 channels, or grey images (n, h, w)"
         )
     if values.dtype == torch.uint8:
         return values

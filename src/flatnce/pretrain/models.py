@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from flatnce.core import distributed
-from flatnce.core.control import Schedule
 from flatnce.extras import require_extra
 from flatnce.messages import check_at_least, check_choice, did_you_mean
 from flatnce.own_code import is_own, own_object
@@ -315,13 +314,11 @@ class MomentumEncoder(nn.Module):
     dict has the copy and the number of updates, but not the encoder that is followed.
 
     References:
-        He et al., 2020, MoCo, Eq. 2, arXiv:1911.05722; a momentum that rises to 1 along a cosine
-        as in Grill et al., 2020, BYOL, Sec. 3.2, arXiv:2006.07733.
+        He et al., 2020, MoCo, Eq. 2, arXiv:1911.05722.
 
     Arguments:
         encoder: The encoder to follow; it must keep its layers.
-        momentum: A number in [0, 1], or a schedule of the number of updates, for example
-            ``Cosine(0.99, 1.0, steps)`` of :mod:`flatnce.core.control`.
+        momentum: A number in [0, 1].
 
     Examples:
         >>> encoder = nn.Linear(3, 2)
@@ -334,12 +331,11 @@ class MomentumEncoder(nn.Module):
 
     updates: Int[Tensor, ""]
 
-    def __init__(self, encoder: nn.Module, momentum: float | Schedule = 0.99) -> None:
+    def __init__(self, encoder: nn.Module, momentum: float = 0.99) -> None:
         super().__init__()
-        if not isinstance(momentum, Schedule) and not 0 <= momentum <= 1:
+        if not 0 <= momentum <= 1:
             raise ValueError(
-                f"momentum={momentum} must lie in [0, 1], or be a schedule; 0.99 follows over "
-                "about a hundred steps"
+                f"momentum={momentum} must lie in [0, 1]; 0.99 follows over about a hundred steps"
             )
         self.momentum = momentum
         self.encoder = copy.deepcopy(encoder).requires_grad_(False)
@@ -358,13 +354,8 @@ class MomentumEncoder(nn.Module):
         return self.encoder(x)
 
     @torch.no_grad()
-    def update(self, step: int | Tensor | None = None) -> None:
-        """Follow the encoder by one step; call it after the optimizer's step.
-
-        Arguments:
-            step: The step of a schedule; counted here unless given. Inside a CUDA graph leave it
-                out or pass a tensor.
-        """
+    def update(self) -> None:
+        """Follow the encoder by one step; call it after the optimizer's step."""
         mine, theirs = _tensors(self.encoder), _tensors(self._followed[0])
         if [t.shape for t in mine] != [t.shape for t in theirs]:
             raise ValueError(
@@ -374,22 +365,11 @@ class MomentumEncoder(nn.Module):
         averaged = [tensor.is_floating_point() for tensor in mine]
         counted = [not floating for floating in averaged]
         if any(averaged):
-            self._average([*compress(mine, averaged)], [*compress(theirs, averaged)], step)
+            weights = [*compress(mine, averaged)], [*compress(theirs, averaged)]
+            torch._foreach_lerp_(*weights, 1 - self.momentum)
         if any(counted):
             torch._foreach_copy_([*compress(mine, counted)], [*compress(theirs, counted)])
         self.updates.add_(1)
-
-    def _average(self, mine: Any, theirs: Any, step: int | Tensor | None) -> None:
-        if not isinstance(self.momentum, Schedule):
-            torch._foreach_lerp_(mine, theirs, 1 - self.momentum)
-            return
-        place = self.updates if step is None else step
-        if not isinstance(place, Tensor):
-            place = torch.full_like(self.updates, place)
-        share = 1 - self.momentum.at(place.to(self.updates.device))
-        difference = torch._foreach_sub(theirs, mine)
-        torch._foreach_mul_(difference, share)
-        torch._foreach_add_(mine, difference)
 
     def extra_repr(self) -> str:
         """The momentum, for print."""

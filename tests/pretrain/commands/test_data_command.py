@@ -15,12 +15,11 @@ def cifar10(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_files_are_adopted_and_described_in_json(cifar10, capsys):
-    command = ["cifar10", "--adopt", str(cifar10 / "made"), "--root", str(cifar10 / "root")]
-    assert run([*command, "--json"]) == 0
+def test_files_that_are_there_are_checked_and_described_in_json(cifar10, capsys):
+    assert run(["cifar10", "--root", str(cifar10 / "made"), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert said["how"] == "adopted" and said["splits"] == {"train": 15, "test": 3}
-    assert said["folder"] == str(cifar10 / "root" / "cifar-10-batches-bin")
+    assert said["how"] == "there" and said["splits"] == {"train": 15, "test": 3}
+    assert said["folder"] == str(cifar10 / "made" / "cifar-10-batches-bin")
 
 
 def test_a_download_shows_its_progress(tmp_path, monkeypatch, capsys):

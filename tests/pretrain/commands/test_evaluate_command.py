@@ -103,11 +103,10 @@ def test_a_run_is_evaluated_on_its_own_folder_though_it_has_no_test_part(run_on_
     test = found[0]["protocol"]["test"]
     assert found[0]["test_images"] == 5 and test["images"] == 5
     assert (test["split"], test["fraction"], test["seed"]) == ("held out of train", 0.2, 0)
-    assert "pretrained on these images" in test["note"] and len(test["drawn"]["indices"]) == 5
+    assert "pretrained on these images" in test["note"] and test["drawn"]["count"] == 5
     assert found[0]["protocol"]["train"]["images"] == 20
     assert found[-1]["protocol"]["pool"]["split"] == "held out of train"
     tuned = next(one["protocol"] for one in found if one["name"] == "finetune")
-    assert tuned["crops_from"] == f"centre square of {tuned['images']['resize']}"
     assert tuned["precision"] == "float32"
 
 

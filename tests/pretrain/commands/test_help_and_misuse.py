@@ -57,7 +57,6 @@ def test_help_fits_a_screen(typed, words, capsys):
         ("sweep --resume nothing", 2, "--resume nothing is not a sweep"),
         ("data", 2, "name a data set"),
         ("data cifra10", 2, "did you mean 'cifar10'"),
-        ("data ./photos --adopt .", 2, "used in place"),
         ("report", 2, "name at least one run"),
     ],
 )

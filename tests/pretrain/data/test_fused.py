@@ -31,7 +31,11 @@ SETTINGS = {
     "one pixel": (Views(1, seed=7), (2, 3, 2, 2), 1),
     "strong jitter": (Views(6, seed=8, jitter=2.5, **JITTER_ONLY), (5, 3, 6, 6), 1),
     "always grey": (Views(6, seed=9, jitter=0.0, grayscale=1.0), (2, 3, 6, 6), 1),
-    "finetune": (Views.finetune(6, seed=10, crop=(0.5, 0.6), flip=1.0), (2, 3, 6, 6), 1),
+    "finetune": (
+        Views(6, seed=10, crop=(0.5, 0.6), flip=1.0, jitter=0.0, grayscale=0.0),
+        (2, 3, 6, 6),
+        1,
+    ),
     "noise": (Views(6, seed=11, noise=0.2, mean=(0.1, 0.5, 0.7), std=0.3), (2, 3, 6, 6), 1),
     "cutout": (Views(7, seed=13, cutout=1.0, std=(0.2, 0.3, 0.25)), (2, 3, 7, 7), 1),
 }

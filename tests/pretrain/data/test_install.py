@@ -1,19 +1,17 @@
-"""Fetching from a server on this machine, broken and wrong in several ways; and adopting."""
+"""Fetching from a server on this machine, broken and wrong in several ways."""
 
 import hashlib
 import io
-import os
 import tarfile
 import threading
 import zipfile
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 
-from flatnce.pretrain.data import CATALOG, DamagedData, MissingData, adopt, fetch, install, load
+from flatnce.pretrain.data import CATALOG, DamagedData, MissingData, fetch, install, load
 from flatnce.pretrain.data.catalog import Download
 from flatnce.pretrain.data.install import unpack
 from tiny_sets import (
@@ -22,7 +20,6 @@ from tiny_sets import (
     write_caltech,
     write_cifar10,
     write_fashion,
-    write_flowers,
     write_tiny_imagenet,
 )
 
@@ -178,7 +175,10 @@ def test_a_file_that_is_gone_is_looked_for_at_the_next_address(server, cifar10, 
     nowhere = ("http://127.0.0.1:9/cifar-10-binary.tar.gz", f"{server.url}/moved/cifar.tar.gz")
     items = [replace(item, urls=nowhere), replace(item, urls=(*nowhere, *item.urls))]
     relay(monkeypatch, "cifar10", lambda old: replace(old, downloads=(items[0],)))
-    with pytest.raises(MissingData, match=r"could not be fetched .*--adopt PATH"):
+    with pytest.raises(
+        MissingData,
+        match=r"could not be fetched .*copy it to .*downloads/cifar-10-binary.tar.gz and run",
+    ):
         fetch("cifar10", root)
     relay(monkeypatch, "cifar10", lambda old: replace(old, downloads=(items[1],)))
     fetch("cifar10", root)
@@ -245,63 +245,25 @@ def test_an_archive_that_is_broken_or_writes_outside_its_folder_is_refused(tmp_p
     assert not (tmp_path / "escaped.txt").exists()
 
 
-@pytest.mark.parametrize("given", ["made", "made/cifar-10-batches-bin"])
-def test_an_unpacked_folder_is_adopted(cifar10, root, tmp_path, given):
-    found = adopt("cifar10", tmp_path / given, root)
-    assert (found.how, found.checked) == ("adopted", "the checksum of 7 files")
-    assert load("cifar10", root=root).images.numpy().tobytes() == cifar10.tobytes()
-    original = tmp_path / "made" / "cifar-10-batches-bin" / "test_batch.bin"
-    assert os.path.samefile(original, found.folder / "test_batch.bin")  # linked, not copied
-
-
-@pytest.mark.parametrize("given", ["published", "published/cifar-10-binary.tar.gz"])
-def test_an_archive_is_adopted_and_stays_unless_its_checksum_is_wrong(
-    cifar10, root, tmp_path, given
+def test_an_archive_that_is_in_the_folder_of_downloads_is_checked_and_not_fetched(
+    server, cifar10, root, tmp_path
 ):
-    file = tmp_path / "published" / "cifar-10-binary.tar.gz"
-    content = file.read_bytes()
+    (root / "downloads").mkdir(parents=True)
+    file = root / "downloads" / "cifar-10-binary.tar.gz"
+    content = (tmp_path / "published" / file.name).read_bytes()
     file.write_bytes(content[:-1])
     with pytest.raises(DamagedData, match=r"cifar-10-binary.tar.gz has sha256"):
-        adopt("cifar10", tmp_path / given, root)
-    assert not root.exists()
+        fetch("cifar10", root)
     file.write_bytes(content)
-    assert adopt("cifar10", tmp_path / given, root).checked == "the checksum of 1 archives"
-    assert len(load("cifar10", root=root)) == 15
-    assert file.is_file()
-
-
-def test_files_are_copied_where_they_cannot_be_linked(cifar10, root, tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "link", Mock(side_effect=OSError("another file system")))
-    found = adopt("cifar10", tmp_path / "made", root)
-    original = tmp_path / "made" / "cifar-10-batches-bin" / "test_batch.bin"
-    assert not os.path.samefile(original, found.folder / "test_batch.bin")
+    assert fetch("cifar10", root).how == "fetched" and not server.asked
     assert len(load("cifar10", root=root)) == 15
 
 
-def test_files_with_a_wrong_checksum_are_not_adopted(cifar10, root, tmp_path):
-    file = tmp_path / "made" / "cifar-10-batches-bin" / "data_batch_4.bin"
-    file.write_bytes(file.read_bytes()[:-1] + b"?")
-    with pytest.raises(DamagedData, match=rf"^{file} has sha256 .* is expected"):
-        adopt("cifar10", tmp_path / "made", root)
-    assert left_in(root) == set() and not list(root.iterdir())
-
-
-def test_image_files_are_adopted_if_their_number_is_right(root, tmp_path, monkeypatch):
+def test_image_files_are_checked_by_their_number(root, monkeypatch):
     shrink(monkeypatch, "tiny-imagenet", train=6, test=3)
-    folder = write_tiny_imagenet(tmp_path / "made")
+    folder = write_tiny_imagenet(root)
     (folder / "train/n01/images/n01_0.JPEG").unlink()
     with pytest.raises(DamagedData, match=rf"^{folder} has 5 train images where .* has 6"):
-        adopt("tiny-imagenet", folder, root)
-    assert left_in(root) == set()
+        fetch("tiny-imagenet", root)
     shrink(monkeypatch, "tiny-imagenet", train=5, test=3)
-    assert adopt("tiny-imagenet", folder, root).checked == "the number of images"
-    assert len(load("tiny-imagenet", root=root)) == 5
-
-
-@pytest.mark.parametrize("given", ["flowers-102", "nowhere"])
-def test_a_path_that_does_not_hold_the_set_says_what_was_looked_for(root, tmp_path, given):
-    write_flowers(tmp_path)
-    with pytest.raises(
-        MissingData, match=rf"{given}.* does not hold cifar10: looked for cifar-10"
-    ):
-        adopt("cifar10", tmp_path / given, root)
+    assert fetch("tiny-imagenet", root).checked == "the number of images"

@@ -110,7 +110,9 @@ def test_a_missing_file_is_named(installed):
     (root / "cifar-10-batches-bin" / "data_batch_3.bin").unlink()
     for python in (root / "cifar-10-batches-py").iterdir():
         python.unlink()
-    with pytest.raises(MissingData, match=r"cifar10.*--adopt.*FLATNCE_DATA.*-bin is not complete"):
+    with pytest.raises(
+        MissingData, match=r"cifar10.*-bin or .*-py.*FLATNCE_DATA.*is not complete"
+    ):
         load("cifar10", root=root)
 
 

@@ -31,7 +31,7 @@ sys.path.insert(0, sys.argv[1])
 from pictures import pictures
 from torch._dynamo.utils import counters
 from flatnce.pretrain.data.augmentation import fused
-from flatnce.pretrain.data.views import Views
+from flatnce.pretrain.data.views import CentreCrop, Views
 
 images, indices = pictures(24), torch.arange(24)
 draw = Views(32, seed=1)
@@ -64,7 +64,7 @@ found["epochs"] = [
     torch.equal(step(small, few, epoch), draw(small, few, epoch)) for epoch in (0, 1, 2, 3)
 ]
 found["graphs"] = counters["stats"]["unique_graphs"] - found["graphs by tensor"]
-middle = Views.evaluation(16, 18)
+middle = CentreCrop(16, 18)
 step = torch.compile(middle.__call__, fullgraph=True, backend="aot_eager")
 found["evaluation"] = torch.allclose(step(small), middle(small))
 
@@ -175,7 +175,7 @@ def test_another_key_gives_other_views(seed, epoch, shift):
         (Views(32, seed=4, jitter=1.0, mean=0.0, std=1.0), 3, (40, 51)),
         (Views(64, seed=4, solarize=0.5, mean=0.0, std=1.0), 3, (70, 64)),
         (Views(28, seed=4, mean=0.0, std=1.0), 1, (28, 28)),
-        (Views.finetune(32, seed=4, mean=0.0, std=1.0), 3, (64, 48)),
+        (Views(32, seed=4, jitter=0.0, grayscale=0.0, blur=0.0, mean=0.0, std=1.0), 3, (64, 48)),
     ],
     ids=["small", "strong", "blurred and solarized", "grey", "finetune"],
 )
@@ -205,7 +205,7 @@ def test_mean_and_std_are_taken_channel_by_channel():
     shape = (1, 1, 3, 1, 1)
     expected = (plain - torch.tensor(mean).view(shape)) / torch.tensor(std).view(shape)
     torch.testing.assert_close(found, expected)
-    plain, found = (Views.evaluation(32, mean=m, std=0.5)(images) for m in (0.0, mean))
+    plain, found = (CentreCrop(32, mean=m, std=0.5)(images) for m in (0.0, mean))
     torch.testing.assert_close(found, plain - torch.tensor(mean).view(1, 3, 1, 1) / 0.5)
 
 
@@ -239,7 +239,7 @@ def test_evaluation_is_torchvisions_resize_and_centre_crop(height, width, size, 
     images = pictures(2, channels, height, width)
     bicubic = v2.InterpolationMode.BICUBIC
     theirs = v2.Compose([v2.Resize(resize or size, bicubic, antialias=True), v2.CenterCrop(size)])
-    found = Views.evaluation(size, resize, mean=0.0, std=1.0)(images)
+    found = CentreCrop(size, resize, mean=0.0, std=1.0)(images)
     torch.testing.assert_close(found, theirs(images / 255).clamp(0, 1), rtol=0, atol=1e-5)
     # With whole levels torchvision rounds, and clips what overshoots between rows and columns.
     difference = (found - theirs(images) / 255).abs()

@@ -3,15 +3,15 @@
 import copy
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
-from flatnce.pretrain.data import load
-from flatnce.pretrain.data.readers import image_folder
+from flatnce.pretrain.data import FolderSet, load
 from flatnce.pretrain.evaluation import FinetuneConfig, finetune, finetuning, measure
 from flatnce.pretrain.models import backbone
-from tiny_sets import write_folder
 
 CONFIG = FinetuneConfig(8, mean=0.3, std=0.4, epochs=2, batch_size=64, rates=(1e-3,), flip=0.0)
 
@@ -137,14 +137,22 @@ def test_a_last_batch_of_one_image_is_left_out(digits):
     assert finetune(network, train.subset(range(65)), test, config).scores.shape == (60, 10)
 
 
-@pytest.mark.parametrize("held", [True, False], ids=["in memory", "streamed"])
-def test_files(tmp_path, monkeypatch, held):
-    monkeypatch.setattr(finetuning, "LARGEST_KEPT", 2**30 if held else 0)
-    files = image_folder(write_folder(tmp_path, {"cat": 3, "dog": 2}), "train")
-    config = FinetuneConfig(8, 10, epochs=2, batch_size=3, rates=(1e-3,), workers=0)
-    network, decoded = backbone("small"), files.resized(10).decoded()
-    expected = finetune(network, decoded, decoded, config).scores
-    torch.testing.assert_close(finetune(network, files, files, config).scores, expected)
+def test_files_are_cropped_over_the_whole_image(tmp_path):
+    paths = []
+    for place in range(6):  # the sides differ: the centre square of the second class is grey
+        pixels = np.full((24, 72, 3), 128, np.uint8)
+        pixels[:, :24] = 250 if place % 2 else 128
+        paths.append(str(tmp_path / f"{place}.png"))
+        Image.fromarray(pixels).save(paths[-1])
+    files = FolderSet(tuple(paths), torch.tensor([0, 1] * 3), ("plain", "bright"))
+    seen = []
+    network = backbone("small")
+    network.register_forward_pre_hook(lambda module, given: seen.append(given[0]))
+    config = FinetuneConfig(8, epochs=4, batch_size=6, rates=(1e-3,), workers=0, mean=0.0, std=1.0)
+    finetune(network, files, files, config)
+    training = torch.cat(seen[:4])
+    assert training.shape[1:] == (3, 8, 8) and float(training.max()) > 0.9
+    assert float(torch.cat(seen[4:]).max()) < 0.6
 
 
 def test_progress_is_told_after_every_epoch(network, digits):

@@ -30,8 +30,15 @@ def test_accuracy_by_class_averages_to_the_whole():
     labels = torch.tensor([0, 0, 0, 1, 2])
     scores = torch.nn.functional.one_hot(torch.tensor([0, 0, 1, 1, 1]), 4).float()
     found = measure(scores, labels, classes=("a", "b", "c", "d"), per_class=True)
-    assert found["top1"] == 0.6 and found["top5"] == 1.0 and found["top5_of"] == 4
+    assert found["top1"] == 0.6 and "top5" not in found
     assert found["per_class"] == {"a": pytest.approx(2 / 3), "b": 1.0, "c": 0.0, "d": None}
+
+
+@pytest.mark.parametrize("classes", [5, 6])
+def test_top_5_is_measured_with_more_than_5_classes(classes):
+    labels = torch.arange(classes)
+    found = measure(torch.arange(classes).double().repeat(classes, 1), labels)
+    assert found.get("top5") == (5 / 6 if classes == 6 else None)
 
 
 def test_classes_of_one_name_stay_apart():

@@ -9,7 +9,7 @@ import torch
 
 from export_subjects import MEAN, STD, make_trained, write_run
 from flatnce.pretrain import load_encoder
-from flatnce.pretrain.data import Views
+from flatnce.pretrain.data.views import CentreCrop
 from flatnce.pretrain.exporting import FORMS, ExportError, export, load_exported, preprocessing
 
 BACKBONES = {
@@ -119,7 +119,7 @@ def test_what_timm_cannot_read_back_is_refused_with_another_form(tmp_path, monke
 
 def test_preprocessing_is_that_of_evaluation(folder):
     images = torch.randint(256, (2, 1, 12, 10), dtype=torch.uint8)
-    expected = Views.evaluation(8, mean=MEAN, std=STD)(images)
+    expected = CentreCrop(8, mean=MEAN, std=STD)(images)
     torch.testing.assert_close(preprocessing(folder)(images), expected)
 
 

@@ -10,12 +10,13 @@ import pytest
 import torch
 from torch import nn
 
+import flatnce
 import own_things
 from flatnce.cli import main
 from flatnce.own_code import TRUSTED, Named, is_own, own_object
 from flatnce.pretrain import TrainConfig, load_encoder, resume, train, use_objects
 from flatnce.pretrain.data import ReadyViews
-from flatnce.pretrain.evaluation import evaluate_run
+from flatnce.pretrain.evaluation import Bench, evaluate_run
 from flatnce.pretrain.exporting.forms import export, load_exported
 from flatnce.pretrain.page.inspection import inspect_encoder, read_inspection
 from flatnce.pretrain.page.run import run_page
@@ -268,6 +269,51 @@ def test_objects_must_be_given_again_in_another_process(run, monkeypatch):
     loaded = load_encoder(run)
     assert loaded.encoder.width == 16 and loaded.normalisation[0] == (0.0,) * 8
     saved._objects.update(kept)
+
+
+def test_embed_takes_the_inputs_that_evaluation_takes(run, tmp_path):
+    rows = own_things.Rows()
+    bench = Bench(load_encoder(run))
+    expected = bench.extract(bench._read(bench.data, "train")).features
+    encoder = flatnce.load(run, device="cpu")
+    for given in (rows.rows, rows.rows.double().numpy(), list(rows.rows)):
+        torch.testing.assert_close(encoder.embed(given), expected, rtol=0, atol=1e-6)
+    with pytest.raises(ValueError, match=r"to shape \(\), and the network takes .*\(8,\)"):
+        encoder.embed(rows.rows[0])
+
+
+def larger(image):
+    """A view of another size than the image, which evaluation must not be resized to."""
+    return nn.functional.interpolate(image[None].float(), (6, 6))[0] / 255
+
+
+def test_embed_does_not_resize_where_evaluation_does_not(tmp_path):
+    images = [torch.randint(256, (1, 9, 9), dtype=torch.uint8) for _ in range(24)]
+    objects = {"data": images, "augment": larger}
+    train(quick(epochs=1, backbone="small", batch_size=12), tmp_path / "run", **objects)
+    backbone = load_encoder(tmp_path / "run").encoder.backbone
+    expected = backbone(torch.stack(images) / 255)
+    found = flatnce.load(tmp_path / "run", device="cpu").embed(images)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+
+
+def test_evaluation_does_not_need_the_augmentation_and_code_of_a_program_may_be_imported(
+    tmp_path, monkeypatch
+):
+    def shake(row):
+        return own_things.shake(row)
+
+    train(quick(**NAMES | {"augment": None}), tmp_path / "run", augment=shake)
+    assert read_run(tmp_path / "run").config["data"]["augment"] == "object:shake"
+    monkeypatch.setattr(saved, "_objects", {})  # as in another process
+    found = evaluate_run(tmp_path / "run", ["knn", "linear"], device="cpu")
+    assert found[-1]["top1"] > 0.9
+    with pytest.raises(ValueError, match="augment='object:shake' is an object of the program"):
+        evaluate_run(tmp_path / "run", "mi", device="cpu")
+    with pytest.raises(ValueError, match=r"augment is own_things:shake_all, and .*object:shake"):
+        use_objects(tmp_path / "run", augment=own_things.shake_all)
+    use_objects(tmp_path / "run", augment=own_things.shake)
+    assert evaluate_run(tmp_path / "run", "mi", device="cpu")
 
 
 def test_an_encoder_by_its_import_path_is_exported_and_one_that_is_an_object_is_not(run, tmp_path):

@@ -1,4 +1,4 @@
-"""``flatnce data``: fetch a data set, adopt files on disk, or list the data sets."""
+"""``flatnce data``: fetch a data set, or list the data sets."""
 
 import sys
 import time
@@ -18,15 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DataOptions:
-    """Fetch a data set, checked and resumable; or adopt files already on disk."""
+    """Fetch a data set, checked and resumable; one that is already on disk is only checked."""
 
     # Name of the data set, as in --list; or the path of a folder of images, to describe.
     name: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = None
     # Folder of the data sets; by default $FLATNCE_DATA, or else ~/.cache/flatnce.
     root: Annotated[str | None, tyro.conf.arg(metavar="PATH")] = None
-    # Take the files from here instead of the network: an official archive, a folder of them,
-    # or the unpacked folder. They are checked, then linked or copied.
-    adopt: Annotated[str | None, tyro.conf.arg(metavar="PATH")] = None
     list: Switch = False  # List the data sets, and which of them are on this machine.
     json: Switch = False  # Print JSON and nothing else.
 
@@ -39,15 +36,9 @@ def run(arguments: list[str]) -> int:
     if options.name is None:
         raise ValueError("name a data set: `flatnce data cifar10`; --list prints the names")
     if is_path(options.name):
-        return _show(_describe_folder(options.name, options.adopt), options.json)
+        return _show(_describe_folder(options.name), options.json)
     entry = find(options.name)
-    from flatnce.pretrain.data import adopt
-
-    if options.adopt is not None:
-        installed = adopt(entry.name, options.adopt, options.root)
-    else:
-        installed = _fetch(entry.name, options)
-    return _show({**_describe(entry), **asdict(installed)}, options.json)
+    return _show({**_describe(entry), **asdict(_fetch(entry.name, options))}, options.json)
 
 
 def _fetch(name: str, options: DataOptions) -> "Installed":
@@ -78,10 +69,8 @@ def _describe(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _describe_folder(path: str, adopting: str | None) -> dict[str, Any]:
+def _describe_folder(path: str) -> dict[str, Any]:
     """The contents of a folder of images, which is used in place."""
-    if adopting is not None:
-        raise ValueError(f"--adopt {adopting}: {path} is a folder, and is used in place")
     from flatnce.pretrain.data import has_part, image_folder
 
     splits = [split for split in ("train", "validation", "test") if has_part(path, split)]

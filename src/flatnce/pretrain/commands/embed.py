@@ -9,6 +9,7 @@ import tyro
 
 from flatnce.cli.console import print_json
 from flatnce.cli.options import parse_options
+from flatnce.files import naming_file
 from flatnce.pretrain.commands import RunName, Switch
 
 
@@ -63,7 +64,8 @@ def run(arguments: list[str]) -> int:
     if classes:
         labels = [classes.index(name.parts[depth]) for name in names]
         arrays |= {"labels": np.array(labels), "classes": np.array(classes)}
-    np.savez(out, **arrays)
+    with naming_file(out):
+        np.savez(out, **arrays)
     shapes = {name: array.shape for name, array in arrays.items()}
     found = {"out": out, "run": encoder.name, "step": encoder.step, "arrays": shapes}
     if options.json:

@@ -24,11 +24,10 @@ from flatnce.pretrain.commands.train import (
     print_help,
     renamed_in,
     split_data,
-    starting_config,
 )
 from flatnce.pretrain.runs.folder import SWEEP, find_sweep, run_name, runs_folder
 from flatnce.pretrain.runs.listing import over_seeds, summary_of
-from flatnce.pretrain.training.config import TrainConfig
+from flatnce.pretrain.training.config import TrainConfig, starting_config
 
 if TYPE_CHECKING:
     from flatnce.pretrain.sweeping.sweep import SweptRun

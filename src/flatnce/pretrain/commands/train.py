@@ -8,19 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from flatnce.cli.console import print_json, print_verdict
+from flatnce.cli.console import print_json
 from flatnce.cli.launch import launch
 from flatnce.cli.options import own_arguments, parse_options
 from flatnce.cli.short_help import print_short_help
 from flatnce.messages import check_fields, duration_text, format_bytes
-from flatnce.own_code import is_own
 from flatnce.pretrain.commands import Switch
-from flatnce.pretrain.commands.evaluate import results_table
-from flatnce.pretrain.data import find, is_path
 from flatnce.pretrain.evaluation import expand
 from flatnce.pretrain.runs.folder import SWEEP, run_lock, run_name, runs_folder
 from flatnce.pretrain.runs.log import read_run
-from flatnce.pretrain.training.config import PRESETS, TrainConfig, preset
+from flatnce.pretrain.training.config import PRESETS, TrainConfig, starting_config
 
 if TYPE_CHECKING:
     from flatnce.pretrain.training.loop import Outcome
@@ -111,7 +108,7 @@ def evaluate_and_report(outcome: "Outcome", protocols: Sequence[str], as_json: b
     """After training: evaluate, write the page, print the results, and return the exit code."""
     if int(os.environ.get("RANK", "0")) > 0:
         return 0
-    from flatnce.pretrain.page.run import run_page
+    from flatnce.pretrain.training.named import finish_run, print_results
     from flatnce.pretrain.training.processes import is_launched
 
     name = quote(run_name(outcome.directory))
@@ -125,43 +122,14 @@ def evaluate_and_report(outcome: "Outcome", protocols: Sequence[str], as_json: b
             print(f"stopped at step {outcome.step:,} and saved; {again}")
         # torchrun takes any other code for a death and would restart the run.
         return 0 if is_launched() else 130
-    failure = _evaluate(outcome, protocols)
-    page = run_page(outcome.directory)
-    results = read_run(outcome.directory).results or {}
+    failure = finish_run(outcome, protocols)
     if as_json:
         stand = {"directory": str(outcome.directory), "finished": True}
-        print_json({**stand, "not_evaluated": failure, **results})
-        return 1 if failure else 0
-    took = f"\n{results['step']:,} steps in {results['seconds']:.0f} s; "
-    print_verdict(took, results["verdict"], "\n")
-    if results["evaluations"]:
-        results_table(results["evaluations"])
-    if failure:
-        print(f"not evaluated: {failure}")
-    what = "linear --data NAME (a set with labels; these images have none)"
-    if results.get("labelled", True):
-        # Ready views of a user's own cannot be fine-tuned.
-        what = "mi" if is_own(read_run(outcome.directory).config["data"]["data"]) else "semi"
-    print(
-        f"\nthe page: {page}\n"
-        f"next: flatnce evaluate {name} --protocol {what}    flatnce export {name} --to torch"
-    )
+        results = read_run(outcome.directory).results or {}
+        print_json({**stand, "not_evaluated": str(failure or ""), **results})
+    else:
+        print_results(outcome, failure)
     return 1 if failure else 0
-
-
-def _evaluate(outcome: "Outcome", protocols: Sequence[str]) -> str:
-    """Evaluate, and return why not where that fails: the training itself is done and saved."""
-    if not protocols or not (read_run(outcome.directory).results or {}).get("labelled", True):
-        return ""
-    from flatnce.pretrain.evaluation import evaluate_run
-    from flatnce.pretrain.training.saved import read_config
-
-    try:
-        device = read_config(outcome.directory).run.device
-        evaluate_run(outcome.directory, protocols, device=device)
-    except (ValueError, OSError) as error:
-        return str(error)
-    return ""
 
 
 def renamed_in(arguments: Sequence[str]) -> dict[str, str]:
@@ -195,16 +163,6 @@ def print_help(
     config = starting_config(data, option_value("--preset", arguments))
     presets = {"presets": ((name, text) for name, (text, _) in PRESETS.items())}
     return print_short_help(arguments, usage, kind(config=config), names, presets, more)
-
-
-def starting_config(data: str, name: str | None) -> TrainConfig:
-    """The settings that a command line changes."""
-    own = is_path(data) or is_own(data)
-    if name is None:
-        return preset(data if own or data in PRESETS else find(data).name)
-    # The split to train on depends on the data set, not on the preset.
-    split = preset(data if own else find(data).name).data.split
-    return preset(name).override(data=data, split=split)
 
 
 def option_value(flag: str, arguments: Sequence[str]) -> str | None:

@@ -2,7 +2,7 @@
 
 :func:`load` returns a set by name: an :class:`ImageSet` in memory or a :class:`FolderSet` of
 files. :class:`Resident` and :class:`Streaming` turn them into batches, and :class:`Views` augments
-these on the device. The command ``flatnce data NAME`` calls :func:`fetch` and :func:`adopt`.
+these on the device. The command ``flatnce data NAME`` calls :func:`fetch`.
 Names are imported on first access.
 """
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         is_path,
     )
     from flatnce.pretrain.data.image_set import FolderSet, ImageSet
-    from flatnce.pretrain.data.install import Installed, adopt, fetch
+    from flatnce.pretrain.data.install import Installed, fetch
     from flatnce.pretrain.data.own_set import OwnLoader, OwnSet
     from flatnce.pretrain.data.readers import has_part, image_folder, load
     from flatnce.pretrain.data.views import ReadyViews, Views

@@ -51,7 +51,7 @@ class Download:
 
 @dataclass(frozen=True)
 class Layout:
-    """The files of a set's official folder; one without downloads can only be adopted."""
+    """The files of a set's official folder; one without downloads is only read."""
 
     folder: str
     files: Mapping[str, str] = field(repr=False)
@@ -101,9 +101,9 @@ class Entry:
         if layout is None:
             found = [root / lay.folder for lay in self.layouts if (root / lay.folder).is_dir()]
             raise MissingData(
-                f"{self.name} is not in {root}; download it with `flatnce data {self.name}`, "
-                f"adopt files you have with `flatnce data {self.name} --adopt PATH`, or say where "
-                f"it is (root, or ${ROOT_VARIABLE})"
+                f"{self.name} is not in {root}; download it with `flatnce data {self.name}`, or "
+                f"say where you have {' or '.join(lay.folder for lay in self.layouts)} (root, or "
+                f"${ROOT_VARIABLE})"
                 + "".join(f"; {folder} is not complete: move it away" for folder in found)
             )
         return layout

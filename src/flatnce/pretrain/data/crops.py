@@ -4,7 +4,8 @@ The boxes of a file are drawn from its size, before its pixels are decoded. It i
 all its views. A JPEG is decoded at a half, a quarter or an eighth of its size where each of its
 boxes, in height and in width, still has as many pixels as the view; its boxes are rounded to whole
 pixels of the smaller image, which moves an edge by at most half a pixel of the view. Then values
-differ from those of the full size by about two levels of 255 in the mean. A box is resized as
+differ from those of the full size by about two levels of 255 in the mean of a photograph, and by
+up to eight on fine texture, which the smaller image does not have. A box is resized as
 torchvision resizes uint8 tensors, bilinear and antialiased.
 """
 

@@ -25,7 +25,7 @@ from flatnce.extras import require_extra
 from flatnce.messages import check_at_least
 from flatnce.pretrain.data.catalog import UnreadableImage
 
-__all__ = ["available_cores", "centre_square", "read_image"]
+__all__ = ["available_cores", "centre_square", "decode_rgb", "open_image", "read_image"]
 
 # What Pillow raises on files that are not images, or not complete.
 FAULTS = (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error)
@@ -216,8 +216,8 @@ def naming(path: str) -> Iterator[None]:
         raise
     except (*FAULTS, pillow.DecompressionBombError) as error:
         raise UnreadableImage(
-            f"{path} cannot be read as an image ({error}); replace or remove it, or skip such "
-            "files with skip_unreadable=True (--skip-unreadable)"
+            f"{path} cannot be read as an image ({error}); replace or remove it. Training and "
+            "evaluation leave such files out with skip_unreadable=True (--skip-unreadable)"
         ) from error
 
 

@@ -1,7 +1,8 @@
-"""Put a data set under the root: downloaded (:func:`fetch`) or taken from disk (:func:`adopt`).
+"""Download a data set and put it under the root (:func:`fetch`).
 
-Either way the bytes are checked first, and the folder appears complete in one step: it is built
-in a temporary folder and renamed. A set that is already there is checked, never replaced.
+The bytes are checked first, and the folder appears complete in one step: it is built in a
+temporary folder and renamed. A set that is already there is checked, never replaced; an archive
+that is already in the folder of downloads is not downloaded.
 """
 
 import hashlib
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
 
+from flatnce.files import naming_file
 from flatnce.pretrain.data.catalog import (
     DamagedData,
     Download,
@@ -41,7 +43,7 @@ BROKEN = (urllib.error.URLError, http.client.HTTPException, ConnectionError, Tim
 class Installed:
     """A set that is ready to be loaded: its folder, if it needs one, and what was checked.
 
-    ``how`` is ``there`` already, ``fetched``, ``adopted`` or ``embedded`` in a package.
+    ``how`` is ``there`` already, ``fetched`` or ``embedded`` in a package.
     """
 
     name: str
@@ -78,36 +80,6 @@ def fetch(name: str, root: str | Path | None = None, *, report: Report | None = 
         if not any(downloads.iterdir()):
             downloads.rmdir()
     return Installed(name, folder, "fetched", f"the checksum of {len(archives)} downloads")
-
-
-def adopt(name: str, path: str | Path, root: str | Path | None = None) -> Installed:
-    """Take a set from files already on disk: the official archives, or what they unpack to.
-
-    Files are linked where the file system allows it and copied otherwise; the originals stay.
-
-    Arguments:
-        name: A name of :data:`CATALOG`.
-        path: An archive, a folder that holds the archives, the unpacked folder, or its parent.
-        root: The folder of the data sets; see :func:`data_root`.
-    """
-    entry, where, given = find(name), data_root(root), Path(path).expanduser()
-    there = _already(entry, where)
-    if there is not None:
-        return there
-    beside = given if given.is_dir() else given.parent
-    for layout in entry.layouts:
-        for place in (given, given / layout.folder, given / Path(layout.folder).name):
-            if not layout.missing(place):
-                return _adopt_folder(entry, layout, place, where)
-        archives = [beside / item.file for item in layout.downloads]
-        if archives and all(archive.is_file() for archive in archives):
-            for item, archive in zip(layout.downloads, archives, strict=True):
-                check(archive, item.checksum)
-            folder = _install_archives(layout, archives, where)
-            return Installed(name, folder, "adopted", f"the checksum of {len(archives)} archives")
-    layout = entry.layouts[0]
-    wanted = [layout.folder, *(item.file for item in layout.downloads)]
-    raise MissingData(f"path={str(path)!r} does not hold {name}: looked for {', '.join(wanted)}")
 
 
 def check(path: Path, checksum: str) -> None:
@@ -171,8 +143,8 @@ def _transfer_all(item: Download, partial: Path, report: Report | None) -> None:
             time.sleep(PAUSE_SECONDS * attempt)
     raise MissingData(
         f"{item.file} could not be fetched ({failure}); {_size(partial):,} of {item.bytes:,} "
-        "bytes are kept, so run it again to go on. If you have the file, adopt it: "
-        "flatnce data NAME --adopt PATH"
+        f"bytes are kept, so run it again to go on. If you have the file, copy it to "
+        f"{partial.with_suffix('')} and run it again"
     )
 
 
@@ -186,7 +158,7 @@ def _transfer(url: str, item: Download, partial: Path, report: Report | None) ->
     with urllib.request.urlopen(request, timeout=60.0) as answer:
         if not answer.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
             have = 0
-        with partial.open("ab" if have else "wb") as file:
+        with naming_file(partial), partial.open("ab" if have else "wb") as file:
             while have <= item.bytes and (block := answer.read(2**20)):
                 have += len(block)
                 file.write(block)
@@ -225,18 +197,6 @@ def _verify(entry: Entry, layout: Layout, folder: Path) -> str:
     return "the number of images"
 
 
-def _adopt_folder(entry: Entry, layout: Layout, found: Path, root: Path) -> Installed:
-    with _staged(root, layout) as stage:
-        folder = stage / layout.folder
-        shutil.copytree(found, folder, copy_function=_link)
-        try:
-            checked = _verify(entry, layout, folder)
-        except (DamagedData, MissingData) as error:
-            # The user knows the original; the copy is temporary.
-            raise type(error)(str(error).replace(str(folder), str(found))) from error
-    return Installed(entry.name, root / layout.folder, "adopted", checked)
-
-
 def _install_archives(layout: Layout, archives: Sequence[Path], root: Path) -> Path:
     with _staged(root, layout) as stage:
         for item, archive in zip(layout.downloads, archives, strict=True):
@@ -248,7 +208,7 @@ def _install_archives(layout: Layout, archives: Sequence[Path], root: Path) -> P
                 unpack(archive, into)
             else:
                 into.mkdir(parents=True, exist_ok=True)
-                _link(archive, into / item.file)
+                shutil.copyfile(archive, into / item.file)
         missing = layout.missing(stage / layout.folder)
         if missing:
             raise MissingData(f"{archives[0].name} does not hold {', '.join(missing[:3])}")
@@ -273,12 +233,3 @@ def _check_free(target: Path) -> None:
         raise FileExistsError(
             f"{target} exists and is not a complete copy of the set; move it away and run it again"
         )
-
-
-def _link(source: str | Path, target: str | Path) -> str:
-    """A hard link to the same bytes, or a copy where a link is not possible."""
-    try:
-        os.link(os.path.realpath(source), target)
-    except OSError:
-        shutil.copyfile(source, target)
-    return str(target)

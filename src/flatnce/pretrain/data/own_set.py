@@ -18,20 +18,21 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from torch.utils.data import Dataset, IterableDataset
 
-from flatnce.pretrain.data.batches import Batch, Batching, Stage, Streaming
+from flatnce.pretrain.data.batches import Batch, Batching, Resident, Stage, Streaming
 from flatnce.pretrain.data.crops import crop_box
 from flatnce.pretrain.data.image_set import FolderSet, ImageSet, Labelled, centre_square
 from flatnce.pretrain.data.views import Views
 
-__all__ = ["AnySet", "OwnLoader"]
+__all__ = ["IN_ORDER", "AnySet", "OwnLoader", "loader_of", "prepared_input"]
 
 Purpose: TypeAlias = Literal["training", "evaluation", "labels"]
 
 INPUTS = ("image", "img", "jpg", "png", "x")
 PAIRS = (("view1", "view2"), ("anchor", "positive"))
 LABELS = ("label", "labels", "fine_label", "target", "class", "cls", "y")
+IN_ORDER = {"shuffle": False, "drop_last": False}  # options of a loader
 KEPT = 4096  # items of an iterable data set that are held for evaluation
 
 
@@ -43,13 +44,21 @@ def parse_item(raw: Any) -> tuple[tuple[Any, ...], int]:
     if parts and isinstance(parts[0], tuple | list) and len(parts[0]) == 2:
         parts = [*parts[0], *(parts[1:] or [None])]
     label = parts.pop() if len(parts) in (2, 3) and _is_label(parts[-1]) else None
-    if len(parts) in (1, 2):
+    if len(parts) == 1 or (len(parts) == 2 and _kind(parts[0]) == _kind(parts[1])):
         return tuple(parts), _class_number(label)
-    kinds = ", ".join(type(part).__name__ for part in parts)
+    kinds = ", ".join(f"{type(part).__name__}{_kind(part)}" for part in parts)
     raise ValueError(
         f"it is a {type(raw).__name__} of ({kinds}); an item is x, (x, label), (view, view) or "
-        "(view, view, label)"
+        "(view, view, label), with views of one shape and a label that is one class number"
     )
+
+
+def _kind(value: Any) -> str:
+    """What the two views of a pair have in common: their shape, unless they are images."""
+    shape = getattr(value, "shape", None)
+    if hasattr(value, "convert") or (shape is not None and len(shape) == 3):
+        return " image"
+    return "" if shape is None else f" {tuple(shape)}"
 
 
 def _parse_mapping(raw: Mapping[str, Any]) -> tuple[tuple[Any, ...], int]:
@@ -95,6 +104,11 @@ def as_tensor(value: Any, mode: str | None = None) -> Tensor:
     if value.dtype == torch.uint8 and value.ndim == 2:
         value = value[None]
     return value.float() if value.dtype in (torch.float64, torch.bool) else value
+
+
+def prepared_input(value: Any, prepare: Callable[[Any], Any] | None) -> Tensor:
+    """What the encoder sees of an input in evaluation, by a user's function if there is one."""
+    return scaled(as_tensor(value if prepare is None else prepare(value)))
 
 
 def scaled(values: Tensor) -> Tensor:
@@ -146,7 +160,7 @@ class OwnSet(Labelled):
             the built-in views are prepared as those of the catalogue.
         samples: Items in an epoch of an iterable data set; by default its length.
         workers: Processes that read; 0 reads in the calling one. By default one per core, up to
-            16, and 0 for the training on an iterable data set.
+            16. An iterable data set is read in order, by 0 (the default) or 1.
         name: What messages and results call it.
         split: The part of the data.
         chosen: The numbers of the items in the set, int64; by default all.
@@ -223,8 +237,8 @@ class OwnSet(Labelled):
         """Some of the items, by their numbers from 0 to n - 1, in the order given."""
         chosen = self._chosen(indices)
         made = replace(self, chosen=chosen if self.chosen is None else self.chosen[chosen])
-        known = {"items": self.items, "example": self.example, "classes": self.classes}
-        made.__dict__.update(known, labels=self.labels[chosen])
+        known = {"items": self.items, "classes": self.classes, "labels": self.labels[chosen]}
+        vars(made).update(known)
         return made
 
     @cached_property
@@ -295,8 +309,7 @@ class OwnSet(Labelled):
         return ImageSet(images, self.labels, self.classes, self.name, self.split)
 
     def _in_order(self, purpose: Purpose, **options: Any) -> Iterator[Batch]:
-        options |= {"shuffle": False, "drop_last": False}
-        return OwnLoader(self, 256, 0, purpose=purpose, **options).epoch(0)
+        return OwnLoader(self, 256, 0, purpose=purpose, **options, **IN_ORDER).epoch(0)
 
 
 AnySet: TypeAlias = ImageSet | FolderSet | OwnSet
@@ -313,11 +326,14 @@ class Reader(Dataset[Any]):
         key: tuple[int, int],
         views: Views | None = None,
         side: int | None = None,
+        number: int = 2,
     ) -> None:
         self.own, self.purpose, self.key = own, purpose, key  # seed and epoch
-        # Images for the built-in views are cropped for these, or to a centre square of this side.
-        self.views, self.side = views, side
-        self.crops = (views is not None or side is not None) and own.stage == "crops"
+        # Images for the built-in views are cropped for so many of these; or in evaluation, if a
+        # user's code does not prepare them, to a centre square of this side.
+        self.views, self.number, self.side = views, number, side
+        wanted = views is not None or (side is not None and own.prepare is None)
+        self.crops = wanted and own.stage == "crops"
         self.mode = {1: "L", 3: "RGB"}[own.shape[0]] if self.crops else None
 
     def __getitems__(
@@ -347,10 +363,9 @@ class Reader(Dataset[Any]):
         if self.purpose == "labels":
             return [torch.zeros(1)], label
         if self.purpose == "evaluation":
-            if self.crops and own.prepare is None:
+            if self.crops:
                 return [centre_square(as_tensor(inputs[0], self.mode), self.side or 1)], label
-            one = inputs[0] if own.prepare is None else own.prepare(inputs[0])
-            return [scaled(as_tensor(one))], label
+            return [prepared_input(inputs[0], own.prepare)], label
         plain = len(inputs) == 1 and own.augment is None and own.batch_augment is None
         if own.positives is not None:
             other = own.positives[number]
@@ -389,10 +404,10 @@ class Reader(Dataset[Any]):
     def _cropped(
         self, inputs: Sequence[list[Tensor]], numbers: Sequence[int]
     ) -> list[list[Tensor]]:
-        """The random resized crops of two views: of one image, or of an image and its positive."""
+        """The random resized crops of the views: of one image, or of an image and its positive."""
         assert self.views is not None
         found: list[list[Tensor]] = [[] for _ in inputs]
-        for place in (0, 1):
+        for place in range(self.number):
             images = [one[place % len(one)] for one in inputs]
             heights, widths = zip(*(image.shape[1:] for image in images), strict=True)
             boxes = self.views.boxes(torch.tensor(numbers), self.key[1], heights, widths)
@@ -411,28 +426,21 @@ class Reader(Dataset[Any]):
 
 
 class Stream(IterableDataset[Any]):
-    """The batches of an iterable data set as a worker reads them.
-
-    Each of several workers iterates over its own copy of the data set, as torch defines it, and
-    makes every n-th batch. Batches before ``start`` are read but not made.
-    """
+    """The batches of an iterable data set; those before ``start`` are read but not made."""
 
     def __init__(self, reader: Reader, batching: Batching, start: int) -> None:
         self.reader, self.batching, self.start = reader, batching, start
 
     def __iter__(self) -> Iterator[Any]:
         """Yield this rank's slice of each batch; None for a batch before the start."""
-        worker, size = get_worker_info(), self.batching.batch_size
-        first, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        reader, dataset = self.reader, self.reader.own.dataset
+        reader, dataset, size = self.reader, self.reader.own.dataset, self.batching.batch_size
         if hasattr(dataset, "set_epoch"):
             dataset.set_epoch(reader.key[1])
         items = chain.from_iterable([dataset])  # starts at the first item, after it was seeded
-        bounds = list(self.batching.bounds())
         with suppress(StopIteration):
-            for batch in range(first, len(bounds), step):
+            for batch, bounds in enumerate(self.batching.bounds()):
                 whole = range(batch * size, (batch + 1) * size)
-                mine = range(*bounds[batch]) if batch >= self.start else range(0)
+                mine = range(*bounds) if batch >= self.start else range(0)
                 yield reader.__getitems__(whole, lambda _: next(items), mine)
 
 
@@ -462,19 +470,36 @@ class OwnLoader(Streaming):
         options["workers"] = usual if workers is None else workers
         super().__init__(own, batch_size, seed, **options)
         self.stage = own.stage if training else "images"
+        if self.streams:
+            self._check_stream()
+
+    def _check_stream(self) -> None:
+        """Refuse what would give items of an iterable data set twice, or leave some out."""
+        if self.workers > 1:
+            raise ValueError(
+                f"workers={self.workers}: each worker would read all of {self.own.name}, which is "
+                "iterable, so that items come several times; use workers=0 or 1"
+            )
+        # As split_dataset_by_node of Hugging Face leaves it.
+        if self.batching.world_size > 1 and getattr(self.own.dataset, "_distributed", None):
+            raise ValueError(
+                f"{self.own.name} is split by node already, and each process would take its share "
+                "of its share; give the whole data set"
+            )
 
     def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
         """The batches of an epoch, from batch ``start`` on."""
         batching, augment = self.batching, self.own.batch_augment
         seed = batching.seed if self.views is None else self.views.seed
-        reader = Reader(self.own, self.purpose, (seed, number), self.views, self.side)
+        given = (self.views, self.side, self.number)
+        reader = Reader(self.own, self.purpose, (seed, number), *given)
         read = self._streamed if self.streams else self._indexed
         for place, parts in enumerate(read(reader, start), start):
             indices, inputs, labels = self._placed(*parts)
             if augment is not None and self.purpose == "training":
                 key = (seed, number, place * batching.world_size + batching.rank)
                 inputs = augment_batch(augment, inputs, key)
-            yield Batch(indices, inputs if inputs.shape[1] == 2 else inputs[:, 0], labels)
+            yield Batch(indices, inputs[:, 0] if self.stage == "images" else inputs, labels)
 
     def _indexed(self, reader: Reader, start: int) -> Iterator[tuple[Tensor, ...]]:
         ours, chosen = list(self.batching.epoch(reader.key[1], start)), self.own.chosen
@@ -493,6 +518,27 @@ class OwnLoader(Streaming):
                 f"{self.own.name} ended after {done} of the {len(self)} batches of an epoch; "
                 f"lower epoch_samples, which is {self.batching.samples}"
             )
+
+
+def loader_of(
+    image_set: AnySet,
+    batch_size: int,
+    seed: int,
+    *,
+    device: torch.device | str = "cpu",
+    workers: int | None = None,
+    views: Views | None = None,
+    number: int = 2,
+    decode: str = "cpu",
+    **options: Any,
+) -> Resident | Streaming:
+    """Batches of a set; images that are not in memory are cropped for the views, if given."""
+    if isinstance(image_set, ImageSet):
+        return Resident(image_set.to(device), batch_size, seed, **options)
+    options |= {"device": device, "workers": workers, "views": views, "number": number}
+    if isinstance(image_set, OwnSet):
+        return OwnLoader(image_set, batch_size, seed, **options)
+    return Streaming(image_set, batch_size, seed, decode=decode, **options)
 
 
 def augment_batch(

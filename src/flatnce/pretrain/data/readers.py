@@ -106,7 +106,7 @@ def read_split(entry: Entry, folder: Path, split: str) -> ImageSet | FolderSet:
         )
     for path in found.paths if isinstance(found, FolderSet) else ():
         if not Path(path).is_file():
-            raise MissingData(f"{path} is missing; fetch the set again, or adopt a complete copy")
+            raise MissingData(f"{path} is missing; fetch the set again")
     return replace(found, name=entry.name, split=split)
 
 
@@ -118,9 +118,7 @@ def _reading(path: Path | str) -> Iterator[None]:
     except (MissingData, DamagedData, ImportError):
         raise
     except FileNotFoundError as error:
-        raise MissingData(
-            f"{error.filename} is missing; fetch the set again, or adopt a complete copy"
-        ) from error
+        raise MissingData(f"{error.filename} is missing; fetch the set again") from error
     except Exception as error:  # damaged files can raise anything
         raise DamagedData(
             f"{path} cannot be read ({error!r}): it is cut short, damaged or another file; "

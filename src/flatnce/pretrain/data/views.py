@@ -160,22 +160,6 @@ class Views:
             )
         Normalisation(self.mean, self.std)
 
-    @staticmethod
-    def evaluation(size: int, resize: int | None = None, **options: Any) -> CentreCrop:
-        """The view for evaluation: the resized centre of the picture (:class:`CentreCrop`).
-
-        ``options`` are mean and std, as for the views.
-        """
-        return CentreCrop(size, resize, **options)
-
-    @classmethod
-    def finetune(cls, size: int, *, seed: int, **options: Any) -> "Views":
-        """Random resized crops and flips only; call it with ``views=1``.
-
-        ``options`` are crop, flip, mean and std, as for the views.
-        """
-        return cls(size, seed=seed, jitter=0.0, grayscale=0.0, blur=0.0, **options)
-
     def __call__(
         self,
         images: Tensor,

@@ -10,8 +10,9 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from flatnce.pretrain.data import ImageSet, OwnLoader, OwnSet, Resident, Streaming, Views
-from flatnce.pretrain.data.own_set import AnySet
+from flatnce.pretrain.data import ImageSet, OwnSet, Views
+from flatnce.pretrain.data.own_set import IN_ORDER, AnySet, loader_of
+from flatnce.pretrain.data.views import CentreCrop
 from flatnce.pretrain.models import Encoder
 
 __all__ = ["to_channels"]
@@ -104,19 +105,16 @@ class Features:
 
 @contextmanager
 def frozen(module: nn.Module) -> Iterator[nn.Module]:
-    """Evaluation mode and no gradients inside the block; check afterwards that nothing changed.
+    """Evaluation mode and no gradients inside the block; afterwards both are as they were.
 
-    Every parameter and buffer is compared with a copy, and no part may have been put back into
-    training mode: otherwise a RuntimeError names what changed. Afterwards modes and gradients are
-    restored. Gradients of other modules (a classifier on top) flow.
+    Batch norms then use their running statistics and do not move them. Gradients of other modules
+    (a classifier on top) flow.
     """
     modes = [(part, part.training) for part in module.modules()]
     wanted = [(parameter, parameter.requires_grad) for parameter in module.parameters()]
-    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     module.eval().requires_grad_(False)
     try:
         yield module
-        _check_unmoved(module, before)
     finally:
         for part, mode in modes:
             part.training = mode
@@ -151,7 +149,7 @@ def extract(
         workers: Processes that decode files; by default one per core.
     """
     device = device_of(backbone)
-    prepare = Views.evaluation(size, resize, mean=mean, std=std)
+    prepare = CentreCrop(size, resize, mean=mean, std=std)
     taken = image_set.shape[0] if channels is None else channels
     parts = []
     with frozen(backbone), torch.no_grad():
@@ -178,35 +176,14 @@ def embed_views(
     device = next(encoder.parameters()).device
     parts = []
     with frozen(encoder), torch.no_grad():
-        loader = loader_of(image_set, 256, device, workers, views=views)
+        how: dict[str, Any] = {"device": device, "workers": workers, "views": views, **IN_ORDER}
+        loader = loader_of(image_set, 256, 0, **how)
         for indices, images, _ in loader.epoch(0):
             both = views(to_channels(images, channels), indices, epoch=0)
             _, embeddings = encoder(both.flatten(0, 1))
             parts.append(embeddings.unflatten(0, both.shape[:2]))
     first, second = torch.cat(parts, dim=1)
     return first, second
-
-
-def loader_of(
-    image_set: Images,
-    batch_size: int,
-    device: torch.device,
-    workers: int | None = None,
-    seed: int = 0,
-    views: Views | None = None,
-    **options: Any,
-) -> Resident | Streaming:
-    """Batches of all images in memory, or of files, in order unless the options say otherwise.
-
-    Files are cropped for ``views``, if these are given, before they are in a batch.
-    """
-    options = {"drop_last": False, "shuffle": False, **options}
-    if isinstance(image_set, ImageSet):
-        return Resident(image_set.to(device), batch_size, seed, **options)
-    options |= {"views": views, "workers": workers, "device": device}
-    if isinstance(image_set, OwnSet):
-        return OwnLoader(image_set, batch_size, seed, **options)
-    return Streaming(image_set, batch_size, seed, **options)
 
 
 def image_batches(
@@ -220,12 +197,12 @@ def image_batches(
         for images in image_set.images.split(batch_size):
             yield images.to(device, non_blocking=True)
         return
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {"device": device, "workers": workers, **IN_ORDER}
     if isinstance(image_set, OwnSet):
-        options = {"purpose": "evaluation", "side": side}
+        options |= {"purpose": "evaluation", "side": side}
     else:
         image_set = image_set.resized(side)
-    for batch in loader_of(image_set, batch_size, device, workers, **options).epoch(0):
+    for batch in loader_of(image_set, batch_size, 0, **options).epoch(0):
         yield batch.images
 
 
@@ -233,23 +210,3 @@ def device_of(module: nn.Module) -> torch.device:
     """The device of a module's first parameter or buffer; the CPU if it has none."""
     tensors = chain(module.parameters(), module.buffers())
     return next((tensor.device for tensor in tensors), torch.device("cpu"))
-
-
-def _check_unmoved(module: nn.Module, before: dict[str, Tensor]) -> None:
-    now = module.state_dict()
-    changed = sorted(set(before) ^ set(now))
-    for name in set(before) & set(now):
-        one, other = before[name], now[name]
-        # A NaN is equal to itself here.
-        if one.shape != other.shape or not torch.allclose(one, other, 0, 0, equal_nan=True):
-            changed.append(name)
-    training = [name or "itself" for name, part in module.named_modules() if part.training]
-    what = [f"was changed: {', '.join(sorted(changed)[:4])}"] if changed else []
-    if training:
-        what.append(f"was put into training mode: {', '.join(training[:4])}")
-    if what:
-        raise RuntimeError(
-            f"the frozen {type(module).__name__} {'; it '.join(what)}. Keep it in evaluation mode "
-            "and out of the optimizer: batch norm moves its statistics at every pass in training "
-            "mode"
-        )

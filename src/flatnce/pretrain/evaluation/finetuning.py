@@ -17,13 +17,14 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from flatnce.messages import check_choice
-from flatnce.pretrain.data import FolderSet, OwnSet, Views
+from flatnce.pretrain.data import Views
+from flatnce.pretrain.data.own_set import loader_of
+from flatnce.pretrain.data.views import CentreCrop
 from flatnce.pretrain.evaluation.features import (
     Images,
     device_of,
     frozen,
     image_batches,
-    loader_of,
     to_channels,
 )
 from flatnce.pretrain.evaluation.options import VALIDATION
@@ -34,9 +35,6 @@ from flatnce.pretrain.evaluation.probe import (
     has_pairs,
 )
 
-# Up to so many bytes, images of files are decoded once and kept on the device.
-LARGEST_KEPT = 4 * 2**30
-
 
 @dataclass(frozen=True)
 class FinetuneConfig:
@@ -44,7 +42,6 @@ class FinetuneConfig:
 
     size: int  #: Side of a crop, in pixels.
     #: Length of the shorter side of a test image before its centre is cut; ``size`` by default.
-    #: Files are decoded to it for training too.
     resize: int | None = None
     #: Mean to normalise with; that of the pretrained network.
     mean: float | tuple[float, ...] = 0.5
@@ -78,9 +75,9 @@ def finetune(
 ) -> Probe:
     """Train a copy of the whole network with a linear classifier, then classify the test images.
 
-    The backbone itself does not change. Training uses random resized crops and flips, without
-    colour changes; the test images are resized and cut to their centre, and classified in
-    evaluation mode. The labels of the test images are not used.
+    The backbone itself does not change. Training uses random resized crops of the whole images
+    and flips, without colour changes; the test images are resized and cut to their centre, and
+    classified in evaluation mode. The labels of the test images are not used.
 
     Arguments:
         backbone: Images to features, with an attribute ``width``.
@@ -95,8 +92,6 @@ def finetune(
     """
     check_choice("start", start, ("pretrained", "scratch"))
     job = _Job(backbone, config, seed, start, fresh, report, device_of(backbone))
-    files = isinstance(train_set, FolderSet)
-    train_set = _prepared(train_set, config, job.device)
     rate, how = job.choose_rate(train_set)
     protocol: dict[str, Any] = {
         "classifier": "linear, and the whole network under it",
@@ -113,8 +108,6 @@ def finetune(
         **how,
         "precision": "bfloat16 (autocast)" if job.lower else "float32",
     }
-    if files:
-        protocol["crops_from"] = f"centre square of {config.resize or config.size}"
     return Probe(job.classify(job.train(train_set, rate), test_set), protocol)
 
 
@@ -152,16 +145,10 @@ class _Job:
             batch = min(config.batch_size, len(train_set))
             # Batch norm cannot normalise a last batch of one image.
             single = 1 < len(train_set) and len(train_set) % batch == 1
-            options: dict[str, Any] = {"shuffle": True, "drop_last": single}
-            loader = loader_of(train_set, batch, device, config.workers, self.seed, **options)
-            views = Views.finetune(
-                config.size,
-                seed=self.seed,
-                crop=(config.crop_least, 1.0),
-                flip=config.flip,
-                mean=config.mean,
-                std=config.std,
-            )
+            views = self._views()
+            options: dict[str, Any] = {"views": views, "number": 1, "drop_last": single}
+            options |= {"device": device, "workers": config.workers}
+            loader = loader_of(train_set, batch, self.seed, **options)
             optimizer = torch.optim.NAdam(model.parameters(), lr=rate)
             channels = config.channels or train_set.shape[0]
             began = time.perf_counter()
@@ -191,10 +178,25 @@ class _Job:
                     )
         return model
 
+    def _views(self) -> Views:
+        """Random resized crops and flips only."""
+        config = self.config
+        return Views(
+            config.size,
+            seed=self.seed,
+            crop=(config.crop_least, 1.0),
+            flip=config.flip,
+            jitter=0.0,
+            grayscale=0.0,
+            blur=0.0,
+            mean=config.mean,
+            std=config.std,
+        )
+
     def classify(self, model: nn.Module, image_set: Images) -> Float64[Tensor, "n k"]:
         """Scores of every image's centre, in evaluation mode."""
         config = self.config
-        prepare = Views.evaluation(config.size, config.resize, mean=config.mean, std=config.std)
+        prepare = CentreCrop(config.size, config.resize, mean=config.mean, std=config.std)
         channels, side = config.channels or image_set.shape[0], config.resize or config.size
         batches = image_batches(image_set, config.batch_size, self.device, side, config.workers)
         with frozen(model), torch.no_grad():
@@ -238,15 +240,3 @@ class _Job:
                 "settings"
             )
         return network
-
-
-def _prepared(image_set: Images, config: FinetuneConfig, device: torch.device) -> Images:
-    """Decode files once if they are few enough: every epoch needs them."""
-    if isinstance(image_set, OwnSet):
-        image_set = image_set.decoded(config.resize or config.size)
-    if isinstance(image_set, FolderSet):
-        side = config.resize or config.size
-        if len(image_set) * 3 * side * side > LARGEST_KEPT:
-            return image_set.resized(side)
-        image_set = image_set.resized(side).decoded()
-    return image_set.to(device)

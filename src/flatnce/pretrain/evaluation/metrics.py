@@ -20,9 +20,7 @@ def measure(
     per_class: bool = False,
     name: str = "top-1",
 ) -> dict[str, Any]:
-    """Top-1 and top-5 accuracy with Wilson's 95 % interval of the first; each from 0 to 1.
-
-    With fewer than five classes, ``top5`` is over all of them (``top5_of`` says how many).
+    """Top-1 accuracy with Wilson's 95 % interval; with more than 5 classes also top-5.
 
     Arguments:
         scores: One per class, (n, classes); higher is likelier.
@@ -32,17 +30,16 @@ def measure(
         name: Name of the measure.
     """
     n, count = scores.shape
-    top = min(5, count)
-    first, few = hits(scores, labels, 1), hits(scores, labels, top)
+    first = hits(scores, labels, 1)
     right = int(first.sum())
     found: dict[str, Any] = {
         "measure": name,
         "top1": right / n,
         "interval": list(wilson_interval(right, n)),
-        "top5": int(few.sum()) / n,
-        "top5_of": top,
         "test_images": n,
     }
+    if count > 5:
+        found["top5"] = int(hits(scores, labels, 5).sum()) / n
     if per_class:
         images = torch.bincount(labels, minlength=count)
         shares = torch.bincount(labels, first.to(torch.float64), count) / images

@@ -40,7 +40,7 @@ from flatnce.pretrain.evaluation.options import Options, expand
 from flatnce.pretrain.evaluation.probe import FORMS, drawn, linear_probe, probe_by_descent
 from flatnce.pretrain.runs.log import add_evaluation, read_run
 from flatnce.pretrain.training.config import DataConfig
-from flatnce.pretrain.training.images import has_own_test, load_images, views_of
+from flatnce.pretrain.training.images import has_own_test, load_images, own_functions, views_of
 from flatnce.pretrain.training.learner import build_encoder
 from flatnce.pretrain.training.processes import choose_device
 from flatnce.pretrain.training.saved import LoadedEncoder, load_encoder
@@ -125,9 +125,20 @@ class Bench:
         return {**found, **images}
 
     def _own(self, data: str, split: str) -> DataConfig:
-        """The settings of a user's data set, the run's own or another."""
+        """The settings of a user's data set, the run's own or another; without augmentation."""
         test = self.run.config.data.test_data if data == self.data else None
-        return replace(self.run.config.data, data=data, split=split, test_data=test)
+        without: dict[str, Any] = {"augment": None, "batch_augment": None, "test_data": test}
+        return replace(self.run.config.data, data=data, split=split, **without)
+
+    def is_ready(self, images: Images) -> bool:
+        """Whether a user's own code makes the inputs of the encoder."""
+        return self.run.ready and isinstance(images, OwnSet)
+
+    def with_views(self, images: Images) -> Images:
+        """The same images with the augmentation of the run, if that is a user's."""
+        if not isinstance(images, OwnSet):
+            return images
+        return replace(images, **own_functions(self.run.config.data))
 
     def _has_no_test(self, data: str) -> bool:
         return not has_own_test(self._own(data, "test")) if is_own(data) else _has_no_test(data)
@@ -137,6 +148,8 @@ class Bench:
         found: Images
         if is_own(data):
             found = load_images(self._own(data, split))
+            if isinstance(found, OwnSet) and self.run.ready and found.prepare is None:
+                found = replace(found, prepare=_unchanged)
         else:
             found = load(data, split, options.root, skip_unreadable=options.skip_unreadable)
         if int(found.labels.min()) < 0:
@@ -163,11 +176,16 @@ class Bench:
     def images(self, data: str) -> dict[str, Any]:
         """How the images of a set are prepared, for a result."""
         train = self.load(data, "train")
-        if isinstance(train, OwnSet) and train.stage == "views":
+        if self.is_ready(train):
             return {"prepared_by": self.run.config.data.prepare or data}
         channels = conversion(train.shape[0], self.run.channels)
         resize = self.input["resize"] or self.input["size"]
         return {**self.input, "resize": resize, "channels": channels}
+
+
+def _unchanged(value: Any) -> Any:
+    """An input as the encoder takes it."""
+    return value
 
 
 def missing_sets(names: Sequence[str], root: str | Path | None = None) -> dict[str, str]:
@@ -279,7 +297,7 @@ def mi(bench: Bench, data: str) -> Iterator[Result]:
     """Mutual information of two views in a pool of test images, calibrated on training images."""
     seed = bench.options.seed
     # Other seeds than those of training.
-    test, train = (bench.load(data, part) for part in ("test", "train"))
+    test, train = (bench.with_views(bench.load(data, part)) for part in ("test", "train"))
     views = replace(views_of(bench.run.config, bench.run.size, test), seed=2**32 + seed)
     pool = permutation(len(test), seed)[: bench.options.pool]
     others = permutation(len(train), seed)[: len(pool)]
@@ -340,7 +358,7 @@ def _finetune(
     began = time.perf_counter()
     options, run = bench.options, bench.run
     train = bench.load(data, "train")
-    if isinstance(train, OwnSet) and train.stage == "views":
+    if bench.is_ready(train):
         raise ValueError(
             f"protocol={name!r} fine-tunes on crops of images, and {data} has an augmentation or "
             "pairs of its own; take knn, linear or mi"

@@ -117,6 +117,7 @@ def _images(bench: Bench, asked: InspectionOptions) -> tuple[AnySet, str]:
 
 def _similarities(bench: Bench, images: AnySet, seed: int) -> dict[str, Any]:
     """Histograms of the cosines between two views of one image, and of different images."""
+    images = bench.with_views(images)
     # Beside the seeds of training and of watching, so that these views are new.
     views = replace(views_of(bench.run.config, bench.run.size, images), seed=2**34 + seed)
     z1, z2 = bench.embed(images, views)
@@ -174,7 +175,7 @@ def _neighbours(
 def picture_of(images: AnySet, number: int) -> str | None:
     """One image of a set as a ``data:`` address, at most 64 pixels wide and high."""
     if isinstance(images, OwnSet):
-        if images.stage == "views":  # perhaps not a picture
+        if images.prepare is not None or images.stage == "views":  # perhaps not a picture
             return None
         images, number = images.subset([number]).decoded(min(64, *images.shape[1:])), 0
     pixels = images.decode(number) if isinstance(images, FolderSet) else images.images[number]

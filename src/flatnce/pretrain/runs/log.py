@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flatnce.environment import environment, plain
-from flatnce.files import check_format, check_replaceable, lock, replace_text
+from flatnce.files import check_format, check_replaceable, lock, naming_file, replace_text
 
 __all__ = [
     "CONFIG",
@@ -127,7 +127,8 @@ class RunLog:
     def log(self, record: Mapping[str, Any]) -> None:
         """Append one line of measurements to the file."""
         line = json.dumps(plain(record), allow_nan=False)
-        with (self.directory / METRICS).open("a", encoding="utf-8") as file:
+        path = self.directory / METRICS
+        with naming_file(path), path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
     def finish(self, results: Mapping[str, Any]) -> Path:

@@ -17,11 +17,19 @@ from flatnce.messages import (
     did_you_mean,
 )
 from flatnce.own_code import Named, is_own
-from flatnce.pretrain.data import CATALOG, is_path
+from flatnce.pretrain.data import CATALOG, find, is_path
 from flatnce.pretrain.data.catalog import DECODERS
 from flatnce.toml_files import read_toml
 
-__all__ = ["BOOKKEEPING", "DataConfig", "PRESETS", "TrainConfig", "UNMEASURED", "preset"]
+__all__ = [
+    "BOOKKEEPING",
+    "DataConfig",
+    "PRESETS",
+    "TrainConfig",
+    "UNMEASURED",
+    "preset",
+    "starting_config",
+]
 
 OPTIMIZERS = ("sgd", "adamw", "lars")
 SCALING_RULES = ("linear", "sqrt", "none")
@@ -340,3 +348,13 @@ def preset(name: str) -> TrainConfig:
         return PRESETS["folder"][1].override(data=name)
     check_choice("preset", name, PRESETS)
     return PRESETS[name][1]
+
+
+def starting_config(data: Any, name: str | None = None) -> TrainConfig:
+    """The preset made for a data set; or the one of a name, with that data."""
+    if not isinstance(data, str):
+        return preset(name or "own").override(data=data)
+    known = is_path(data) or is_own(data) or data in PRESETS
+    usual = preset(data if known else find(data).name)
+    # The split to train on depends on the data set, not on the preset.
+    return usual if name is None else preset(name).override(data=data, split=usual.data.split)

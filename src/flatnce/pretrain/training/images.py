@@ -14,7 +14,6 @@ from flatnce.own_code import is_own, own_object
 from flatnce.pretrain.data import (
     CATALOG,
     ImageSet,
-    OwnLoader,
     OwnSet,
     ReadyViews,
     Resident,
@@ -23,7 +22,7 @@ from flatnce.pretrain.data import (
     load,
 )
 from flatnce.pretrain.data.catalog import IMAGENET_MEAN, IMAGENET_STD
-from flatnce.pretrain.data.own_set import AnySet
+from flatnce.pretrain.data.own_set import AnySet, loader_of
 from flatnce.pretrain.training.config import DataConfig, TrainConfig
 from flatnce.pretrain.training.learner import side_of
 
@@ -33,6 +32,7 @@ __all__ = [
     "load_images",
     "normalisation",
     "open_images",
+    "own_functions",
     "shared_images",
     "views_of",
 ]
@@ -105,12 +105,18 @@ def _read_images(data: DataConfig) -> AnySet:
     if _is_function(found):
         found = found(data.split)
     own = found if isinstance(found, OwnSet) else OwnSet(found, name=str(name))
-    given: dict[str, Any] = {"samples": data.epoch_samples or own.samples, "workers": data.workers}
-    for role in ("augment", "batch_augment", "prepare"):
+    given = {"samples": data.epoch_samples or own.samples, **own_functions(data)}
+    return replace(own, name=str(name), split=data.split, workers=data.workers, **given)
+
+
+def own_functions(data: DataConfig, *roles: str) -> dict[str, Any]:
+    """The functions of a user that a config names, by their roles; all without any."""
+    found: dict[str, Any] = {}
+    for role in roles or ("augment", "batch_augment", "prepare"):
         if (path := getattr(data, role)) is not None:
             value = own_object(role, path)
-            given[role] = value() if isinstance(value, type) else value
-    return replace(own, name=str(name), split=data.split, **given)
+            found[role] = value() if isinstance(value, type) else value
+    return found
 
 
 def _is_function(found: Any) -> bool:
@@ -147,15 +153,15 @@ def open_images(config: TrainConfig, device: torch.device) -> Images:
     image_set = load_images(config.data, device)
     example = example_of(config, image_set.shape, image_set)
     views = views_of(config, side_of(example.shape[1:]), image_set)
-    order = (config.run.batch_size, config.run.seed)
-    part: dict[str, Any] = {"rank": distributed.rank(), "world_size": distributed.world_size()}
-    loader: Resident | Streaming
-    if isinstance(image_set, ImageSet):
-        loader = Resident(image_set, *order, **part)
-    else:
-        part |= {"workers": config.data.workers, "device": device, "views": views}
-        if isinstance(image_set, OwnSet):
-            loader = OwnLoader(image_set, *order, **part)
-        else:
-            loader = Streaming(image_set, *order, decode=config.data.decode, **part)
+    loader = loader_of(
+        image_set,
+        config.run.batch_size,
+        config.run.seed,
+        device=device,
+        workers=config.data.workers,
+        views=views,
+        decode=config.data.decode,
+        rank=distributed.rank(),
+        world_size=distributed.world_size(),
+    )
     return Images(image_set, loader, views, example)

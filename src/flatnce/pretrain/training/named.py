@@ -1,16 +1,22 @@
-"""``flatnce.train``: a run by its name and settings."""
+"""``flatnce.train``: a run by its name and settings; and what follows a training."""
 
 import os
 from collections.abc import Sequence
+from importlib.util import find_spec
+from shlex import quote
 from typing import Any
 
+from flatnce.cli.progress import show_progress
+from flatnce.own_code import OwnObjects, is_own
 from flatnce.pretrain.evaluation import evaluate_run, expand
 from flatnce.pretrain.page.run import run_page
-from flatnce.pretrain.runs.folder import runs_folder
+from flatnce.pretrain.runs.folder import run_name, runs_folder
 from flatnce.pretrain.runs.log import read_run
-from flatnce.pretrain.training import config, loop
+from flatnce.pretrain.training import loop
+from flatnce.pretrain.training.config import TrainConfig, starting_config
+from flatnce.pretrain.training.saved import read_config
 
-__all__ = ["train"]
+__all__ = ["finish_run", "print_results", "train"]
 
 
 def train(
@@ -19,6 +25,7 @@ def train(
     name: str | None = None,
     preset: str | None = None,
     evaluate: Sequence[str] = ("knn", "linear"),
+    quiet: bool = False,
     **options: Any,
 ) -> loop.Outcome:
     """Pretrain an encoder, evaluate it and write its page, as ``flatnce train`` does.
@@ -31,6 +38,7 @@ def train(
         name: Name of the run in the folder of runs; by default from its settings.
         preset: Settings to start from; by default those made for the data set.
         evaluate: Protocols to evaluate with on the test set at the end; may be empty.
+        quiet: Show neither progress nor results. Without rich nothing is shown either.
         options: Settings of the run, for example ``objective="infonce"`` or ``batch_size=32``;
             and arguments of :func:`flatnce.pretrain.train`, for example ``replace=True`` or
             ``encoder=network``.
@@ -40,23 +48,56 @@ def train(
         >>> flatnce.train("digits", objective="flatnce", name="first").finished  # doctest: +SKIP
         True
     """
-    settings = config.TrainConfig().flat()
-    start = config.preset(preset or (data if isinstance(data, str) else "own"))
-    if not isinstance(data, str):
-        start = start.override(data=data)
-    elif preset is not None:  # the split to train on depends on the data set
-        start = start.override(data=data, split=config.preset(data).data.split)
-    changes = {key: value for key, value in options.items() if key in settings}
-    rest = {key: value for key, value in options.items() if key not in settings}
-    asked = start.override(**changes)
+    known = {"report", "replace", *OwnObjects.__annotations__} - TrainConfig().flat().keys()
+    rest = {key: options.pop(key) for key in known & options.keys()}
+    asked = starting_config(data, preset).override(**options)
     if evaluate:
         expand(evaluate)  # refuses an unknown name before training
-    outcome = loop.train(asked, runs_folder() / (name or asked.usual_name), **rest)
-    if int(os.environ.get("RANK", "0")) > 0:
+    quiet = quiet or find_spec("rich") is None
+    with show_progress(asked.run.epochs, quiet=quiet) as report:
+        directory = runs_folder() / (name or asked.usual_name)
+        outcome = loop.train(asked, directory, **{"report": report, **rest})
+    if not outcome.finished or int(os.environ.get("RANK", "0")) > 0:
         return outcome  # the first process of torchrun does the rest
-    labelled = (read_run(outcome.directory).results or {}).get("labelled", False)
-    if outcome.finished and labelled and evaluate:
-        evaluate_run(outcome.directory, evaluate, device=asked.run.device)
-    if outcome.finished:
-        run_page(outcome.directory)
+    failure = finish_run(outcome, evaluate)
+    if failure is not None:
+        raise failure
+    if not quiet:
+        print_results(outcome)
     return outcome
+
+
+def finish_run(outcome: loop.Outcome, protocols: Sequence[str]) -> Exception | None:
+    """Evaluate a finished run if it has labels, and write its page; return why not, if so."""
+    failure, results = None, read_run(outcome.directory).results or {}
+    if protocols and results.get("labelled", True):
+        try:
+            device = read_config(outcome.directory).run.device
+            evaluate_run(outcome.directory, protocols, device=device)
+        except (ValueError, OSError) as error:  # the training itself is done and saved
+            failure = error
+    run_page(outcome.directory)
+    return failure
+
+
+def print_results(outcome: loop.Outcome, failure: Exception | None = None) -> None:
+    """Print the verdict and the evaluations of a finished run, and what to do next."""
+    from flatnce.cli.console import print_verdict  # these need rich
+    from flatnce.pretrain.commands.evaluate import results_table
+
+    name, run = quote(run_name(outcome.directory)), read_run(outcome.directory)
+    results = run.results or {}
+    took = f"\n{results['step']:,} steps in {results['seconds']:.0f} s; "
+    print_verdict(took, results["verdict"], "\n")
+    if results["evaluations"]:
+        results_table(results["evaluations"])
+    if failure is not None:
+        print(f"not evaluated: {failure}")
+    what = "linear --data NAME (a set with labels; these images have none)"
+    if results.get("labelled", True):
+        # Ready views of a user's own cannot be fine-tuned.
+        what = "mi" if is_own(run.config["data"]["data"]) else "semi"
+    print(
+        f"\nthe page: {outcome.directory / 'report.html'}\n"
+        f"next: flatnce evaluate {name} --protocol {what}    flatnce export {name} --to torch"
+    )

@@ -10,7 +10,7 @@ from typing import Any, Unpack
 import torch
 
 from flatnce.environment import plain
-from flatnce.own_code import ARGUMENTS, Named, OwnObjects
+from flatnce.own_code import ARGUMENTS, OBJECT, Named, OwnObjects
 from flatnce.pretrain.data import CATALOG, is_path
 from flatnce.pretrain.models import Encoder
 from flatnce.pretrain.runs import checkpoint
@@ -135,7 +135,10 @@ def use_objects(directory: str | Path, **objects: Unpack[OwnObjects]) -> None:
     sections = read_run(directory, KIND).config if given else {}
     there = {name: value for part in sections.values() for name, value in part.items()}
     for setting, value in given.items():
-        if value != there[setting]:
+        # Code of a program that was run itself is recorded by its own name only.
+        names = [name.rpartition(":")[2].rpartition(".")[2] for name in (value, there[setting])]
+        of_program = there[setting].startswith(f"{OBJECT}:") and names[0] == names[1]
+        if value != there[setting] and not of_program:
             raise ValueError(
                 f"{ARGUMENTS.get(setting, setting)} is {value}, and {directory} was trained with "
                 f"{there[setting]}; give an object of that kind"
