@@ -16,6 +16,8 @@ from flatnce.pretrain.evaluation import PURPOSES, Options, expand
 from flatnce.pretrain.runs.folder import find_run
 from flatnce.pretrain.runs.log import protocol_name, read_run, score_cells
 
+__all__ = ["results_table"]
+
 MAIN_OPTIONS = (
     *("protocol", "data", "step", "device", "size", "epochs", "batch_size", "rates", "fraction"),
     *("neighbours", "seed", "per_class", "skip_missing", "json"),
