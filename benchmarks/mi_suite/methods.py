@@ -25,7 +25,11 @@ def _flatnce(x, y, kinds, seed):
 
     found = mi.estimate(x, y, seed=seed, device="cpu", baselines=False)
     record = {
-        "value": _plain(found.nats),
+        "value": _plain(found.best.nats),
+        "low": _plain(found.best.low),
+        "high": _plain(found.best.high),
+        "chosen": found.best.method,
+        "critic": _plain(found.nats),
         "error_bar": _plain(found.standard_error),
         "lower": _plain(found.lower),
         "p": _plain(found.p_value),

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from estimates import ESTIMATE
+from flatnce.mi.best import BestEstimate
 from flatnce.mi.result import p_value_in_words
 
 
@@ -36,7 +37,7 @@ SENTENCES = {
     ),
     "below nothing": (
         {"nats": -0.21, "standard_error": 0.1, "lower": 0.0, "p_value": 1.0},
-        "I(X;Y) ≥ 0.00 nats (95 %), estimate -0.21 ± 0.10, ceiling 7.82, p = 1.00",
+        "I(X;Y) ≥ 0.00 nats (95 %), estimate 0.00 ± 0.10, ceiling 7.82, p = 1.00",
     ),
 }
 
@@ -78,14 +79,26 @@ def test_the_summary_tells_everything():
     assert lines[0] == answer().sentence()
     assert lines[1] == "! low_ess: Few rows carry the DV read-out (ESS 3 %). Try folds=5."
     rows = {line.split()[0]: line for line in lines if line.startswith("  ")}
-    assert "4.84 ± 0.05" in rows["infonce"] and "lower bound" in rows["infonce"]
-    assert "5.40 ± 0.10" in rows["smile"] and "no bound" in rows["smile"]
+    assert "Certified: the critic's bound (infonce) is 4.84 ± 0.05 on" in "\n".join(lines)
     assert "2.90" in rows["ksg"] and "does not apply" in rows["gaussian-copula"]
     text = "\n".join(lines)
     assert "988 of 1000 rows; 592 trained the critic, 198 stopped and calibrated it" in text
     assert "12 rows had missing cells." in text
     folded = answer(split={"train": 1, "validation": 1, "test": 3, "folds": 5}).summary()
     assert "cross-fitted in 5 folds, each row evaluated once" in folded
+
+
+def test_the_best_estimate_comes_first_and_in_the_asked_unit():
+    best = BestEstimate(0.5, 0.4, 0.62, "neighbours", "2 columns")
+    found = answer(best=best, nats=-0.2, lower=0.0, p_value=0.2)
+    start = "I(X;Y) ≈ 0.50 nats (95 %: 0.40 to 0.62), certified ≥ 0.00, p = 0.20"
+    assert found.sentence() == start and start in found._repr_html_()
+    assert found.sentence("bits").startswith("I(X;Y) ≈ 0.72 bits (95 %: 0.58 to 0.89)")
+    assert "Best estimate: nearest neighbours (2 columns)." in found.summary()
+    shown = found.plain("bits")["best"]
+    assert (
+        shown["estimate"] == pytest.approx(0.5 / math.log(2)) and shown["method"] == "neighbours"
+    )
 
 
 @pytest.mark.parametrize("made", [answer, classical])

@@ -67,6 +67,19 @@ def ksg(
         standardise: Scale every column to unit variance first.
         seed: Seed of the jitter.
     """
+    return float(np.mean(ksg_terms(x, y, k, ties=ties, standardise=standardise, seed=seed)))
+
+
+def ksg_terms(
+    x: ArrayLike,
+    y: ArrayLike,
+    k: int = 3,
+    *,
+    ties: str = "jitter",
+    standardise: bool = True,
+    seed: int = 0,
+) -> Table:
+    """The term of each row, of which :func:`ksg` is the mean."""
     sides = list(two_tables(x, y))
     rows = len(sides[0])
     check_choice("ties", ties, ("jitter", "mixed"))
@@ -84,8 +97,7 @@ def ksg(
     count = _by_tree if sides[0].shape[1] + sides[1].shape[1] <= TREE_COLUMNS else _by_distances
     left, right, order = count(sides[0], sides[1], k, ties == "mixed")
     digamma = require_extra("scipy.special", "KSG", "mi").digamma
-    each = digamma(order) - digamma(left + 1) - digamma(right + 1)
-    return float(np.mean(each)) + float(digamma(rows))
+    return digamma(order) - digamma(left + 1) - digamma(right + 1) + digamma(rows)
 
 
 def _noise(side: Table, generator: np.random.Generator) -> Table:

@@ -14,10 +14,11 @@ from torch import Tensor
 
 from flatnce.messages import check_choice, check_positive
 from flatnce.mi import cleaning, fitting, result
+from flatnce.mi.best import BestEstimate, CriticValues, best_estimate
 from flatnce.mi.bounds import pool_log_sum, with_floor
 from flatnce.mi.classical import cca, gaussian_copula, ksg
 from flatnce.mi.critics import BoundedScale, Critic, SeparableCritic, critic_for, gaussian_critic
-from flatnce.mi.readouts import EvaluationPart, evaluate, learned_dual_readout
+from flatnce.mi.readouts import Evaluation, EvaluationPart, evaluate, learned_dual_readout
 from flatnce.mi.registry import Method, method_named
 from flatnce.mi.result import Estimate
 
@@ -188,6 +189,7 @@ class EstimationJob:
         return result.estimate_of(
             evaluation,
             flags,
+            best=self._best(evaluation),
             split={
                 "train": len(first.train),
                 "validation": len(first.validation),
@@ -203,6 +205,29 @@ class EstimationJob:
             ),
             **known,
         )
+
+    def _best(self, evaluation: Evaluation) -> BestEstimate | None:
+        """The best estimate of the default method; None where another one was asked for."""
+        options, tables = self.options, self.tables
+        if options.method != "auto" or options.critic_kind != "gaussian":
+            return None
+        rows = slice(0, 2 * COMPARED_ROWS)
+        critics = [fold.critic for fold in self.folds]
+        validation = [
+            fold.critic.information(fold.case.x_validation[rows], fold.case.y_validation[rows])
+            for fold in self.folds
+        ]
+        primary, whole = evaluation.readouts["infonce"], sum(validation) / len(validation)
+        values = CriticValues(
+            # With folds every row is a test row already.
+            nats=primary.nats if len(critics) > 1 else (primary.nats + whole) / 2,
+            standard_error=primary.standard_error,
+            lower=evaluation.lower,
+            start=float(np.mean([critic.history[0]["validation"] for critic in critics])),
+            validation=whole,
+            independent=len(np.unique(self.units)) == len(self.units),
+        )
+        return best_estimate(tables.x, tables.y, values, options.seed)
 
     def _evaluation_parts(self) -> list[EvaluationPart]:
         """Cut each fold's test rows into parts of at most ``pool`` candidates."""

@@ -7,6 +7,8 @@ from typing import Any
 
 from flatnce.environment import plain
 from flatnce.messages import check_choice, html_card
+from flatnce.mi.best import METHODS as BEST_METHODS
+from flatnce.mi.best import BestEstimate
 from flatnce.mi.cleaning import Cleaning, CleanTables
 from flatnce.mi.fitting import FittedCritic
 from flatnce.mi.readouts import Evaluation, Readout
@@ -41,6 +43,8 @@ class Estimate:
     split: Mapping[str, int]  #: number of rows for training, validation and test, and of folds
     settings: Mapping[str, Any]  #: all settings, for the record
     seconds: float  #: how long it took
+    #: the most accurate estimate that this kind of data allows, with a two-sided interval
+    best: BestEstimate | None = None
     #: standard error over test rows; it does not include the variation of training
     standard_error: float = math.nan
     lower: float = math.nan  #: one-sided 95 % limit: I(X;Y) is at least this
@@ -82,26 +86,34 @@ class Estimate:
         factor = unit_factor(unit)
         if not math.isfinite(self.lower):
             return f"I(X;Y) ≈ {_number(self.nats * factor)} {unit} ({self.method}; no lower limit)"
-        estimate, decimals = _with_error(self.nats * factor, self.standard_error * factor)
+        estimate, decimals = _with_error(max(self.nats, 0) * factor, self.standard_error * factor)
         # Rounded down, so that a limit is never shown larger than it is.
-        lower = math.floor(self.lower * factor * 10**decimals + 1e-9) / 10**decimals
-        return (
-            f"I(X;Y) ≥ {_number(lower, decimals)} {unit} (95 %), estimate {estimate}, ceiling "
-            f"{_number(self.ceiling * factor)}, {p_value_in_words(self.p_value)}"
+        least = math.floor(self.lower * factor * 10**decimals + 1e-9) / 10**decimals
+        lower, evidence = _number(least, decimals), p_value_in_words(self.p_value)
+        if self.best is None:
+            most = f"ceiling {_number(self.ceiling * factor)}, {evidence}"
+            return f"I(X;Y) ≥ {lower} {unit} (95 %), estimate {estimate}, {most}"
+        nats, low, high = (
+            _number(value * factor) for value in (self.best.nats, self.best.low, self.best.high)
         )
+        return f"I(X;Y) ≈ {nats} {unit} (95 %: {low} to {high}), certified ≥ {lower}, {evidence}"
 
     def summary(self, unit: str = "nats") -> str:
         """Return the result, warnings, read-outs and cleaning as text, in ``nats`` or ``bits``."""
         factor = unit_factor(unit)
         lines = [self.sentence(unit)]
         lines += [f"! {flag.name}: {flag.message}" for flag in self.flags]
-        if self.readouts:
-            rows = self.split["test"]
-            lines += ["", f"Read on {rows} rows that the critic never saw, in {unit}:"]
-        for readout in self.readouts.values():
-            kind = "lower bound" if readout.is_bound else "no bound"
-            value, _ = _with_error(readout.nats * factor, readout.standard_error * factor)
-            lines.append(f"  {readout.name:<17} {value:>18}  {kind:<11}  {readout.note}")
+        if self.best is not None:
+            how = BEST_METHODS[self.best.method]
+            lines += ["", f"Best estimate: {how} ({self.best.why})."]
+        primary = self.readouts.get(self.readout)
+        if primary is not None:
+            value, _ = _with_error(max(primary.nats, 0) * factor, primary.standard_error * factor)
+            on = f"on {self.split['test']} rows that it never saw"
+            most = f"at most {_number(self.ceiling * factor)}"
+            lines.append(
+                f"Certified: the critic's bound ({primary.name}) is {value} {on}, {most}."
+            )
         if self.baselines:
             dependent = self.settings.get("groups") or self.settings.get("blocks")
             how = "no bounds; every row taken as independent" if dependent else "no bounds"
@@ -127,6 +139,7 @@ class Estimate:
             "estimate": number(self.nats),
             **plain({name: value for name, value in vars(self).items() if name != "nats"}),
             **{name: number(vars(self)[name]) for name in ("standard_error", "lower", "ceiling")},
+            "best": None if self.best is None else self.best.plain(factor),
             "readouts": {
                 name: {
                     "value": number(readout.nats),

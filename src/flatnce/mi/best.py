@@ -1,0 +1,306 @@
+"""The best estimate: a method that is chosen by what the data are, with a two-sided interval.
+
+The limit of a critic is certain and low. Where the columns are few, categories or Gaussian,
+another method is nearer to the truth. Which one is used depends on the kinds of the columns, their
+number and tails, and, in many columns, on validation rows; never on which answer is larger.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flatnce.extras import require_extra
+from flatnce.mi.classical import Integers, Table, gaussian_copula, ksg_terms
+from flatnce.mi.cleaning import normal_scores
+
+__all__ = []
+
+NEIGHBOUR_ROWS = 5000  # with many columns the time of nearest neighbours grows as n²
+FEW_COLUMNS = 3  # of both sides, up to which nearest neighbours need no critic beside them
+MOST_CATEGORIES = 12  # distinct whole numbers that are read as categories
+MOST_LABELS = 20
+METHODS: Mapping[str, str] = {
+    "plug-in": "counts of categories, with the bias removed",
+    "gaussian-classes": "Gaussian classes, the mean of their value on own and on other rows",
+    "label-neighbours": "nearest neighbours of each class",
+    "gaussian-copula": "correlations of normal scores",
+    "neighbours": "nearest neighbours",
+    "critic": "the trained critic, on rows that did not train it",
+}
+
+
+@dataclass(frozen=True)
+class BestEstimate:
+    """The most accurate estimate that this kind of data allows, with a two-sided interval."""
+
+    nats: float  #: the estimate; never below 0
+    low: float  #: lower end of the two-sided 95 % interval
+    high: float  #: its upper end
+    method: str  #: which method was chosen
+    why: str  #: what about the data decided it
+
+    def plain(self, factor: float = 1.0) -> dict[str, float | str]:
+        """Return the fields as plain data, the numbers times a factor."""
+        numbers = {"estimate": self.nats, "low": self.low, "high": self.high}
+        scaled = {name: value * factor for name, value in numbers.items()}
+        return {**scaled, "method": self.method, "why": self.why}
+
+
+@dataclass(frozen=True)
+class CriticValues:
+    """What a trained critic says about rows that did not train it."""
+
+    nats: float  # mean of test and validation rows
+    standard_error: float  # of the test rows
+    lower: float  # certified
+    start: float  # the Gaussian critic on validation rows, before training
+    validation: float  # after training
+    independent: bool = True  # rows; other methods take them as such
+
+
+@dataclass(frozen=True)
+class Side:
+    """The columns of x or of y."""
+
+    table: Table
+    random: np.random.Generator = field(compare=False)
+
+    @cached_property
+    def codes(self) -> Integers:
+        """Number of the distinct row that each row is."""
+        return np.unique(self.table, axis=0, return_inverse=True)[1].ravel()
+
+    @cached_property
+    def counts(self) -> Integers:
+        return np.bincount(self.codes)
+
+    @property
+    def discrete(self) -> bool:
+        return 5 * len(self.counts) <= len(self.table)
+
+    @cached_property
+    def whole(self) -> bool:
+        return bool((self.table == np.round(self.table)).all())
+
+    @property
+    def categories(self) -> bool:
+        return len(self.counts) == 2 or (self.whole and len(self.counts) <= MOST_CATEGORIES)
+
+    @property
+    def label(self) -> bool:
+        """Whether it is one of a few values, each of which is common enough to be a class."""
+        few = self.discrete and len(self.counts) <= MOST_LABELS
+        return len(self.counts) == 2 or (few and int(self.counts.min()) >= 5)
+
+    @cached_property
+    def long_tails(self) -> bool:
+        """Whether some column reaches much further than its middle half; 4 for a normal one."""
+        low, first, third, high = np.quantile(self.table, (0.005, 0.25, 0.75, 0.995), axis=0)
+        return bool((high - low > 8 * (third - first)).any())
+
+    @cached_property
+    def atoms(self) -> bool:
+        """Whether a column that is not discrete has a value that many rows share."""
+        if self.discrete:
+            return False
+        shares = [np.unique(column, return_counts=True)[1].max() for column in self.table.T]
+        return bool(max(shares) > 0.05 * len(self.table))
+
+    @cached_property
+    def uniform(self) -> Table:
+        """Ranks of each column, equal values in random order: no information is lost."""
+        noise = self.random.uniform(size=self.table.shape)
+        order = [np.lexsort(both) for both in zip(noise.T, self.table.T, strict=True)]
+        return (np.argsort(np.stack(order, axis=1), axis=0) + 0.5) / len(self.table)
+
+    @cached_property
+    def even(self) -> bool:
+        """Whether every column is uniform on its range, by the test of Kolmogorov and Smirnov."""
+        ordered = np.sort(self.table, axis=0)
+        span = ordered[-1] - ordered[0]
+        grid = np.linspace(0, 1, len(ordered))[:, None]
+        return bool(np.abs((ordered - ordered[0]) / span - grid).max() < 1.36 / len(grid) ** 0.5)
+
+
+@dataclass(frozen=True)
+class _Value:
+    nats: float
+    error: float  # standard error
+    bias: float = 0.0  # what it may be off by, beside
+
+
+def best_estimate(
+    x: Table, y: Table, critic: CriticValues | None = None, seed: int = 0
+) -> BestEstimate:
+    """Choose a method by what the data are, and estimate.
+
+    Arguments:
+        x: Rows by columns, without missing values.
+        y: The same number of rows.
+        critic: What a trained critic found; without it nothing but the columns decides.
+        seed: Seed of the random order of equal values and of a subset of many rows.
+    """
+    random = np.random.default_rng([seed, 0xBE57])
+    left, right = Side(x, random), Side(y, random)
+    method, why, value = _chosen(left, right, critic, random)
+    if critic is not None and critic.lower > value.nats and method != "critic":
+        method, why = "critic", f"{method} says less than the critic's certified limit"
+        value = _from_critic(critic)
+    reach = 1.96 * value.error
+    low, high = value.nats - reach - value.bias, value.nats + reach + value.bias
+    shown = max(value.nats, 0.0)
+    return BestEstimate(shown, max(low, 0.0), max(high, shown), method, why)
+
+
+def _chosen(
+    left: Side, right: Side, critic: CriticValues | None, random: np.random.Generator
+) -> tuple[str, str, _Value]:
+    rows = len(left.table)
+    if critic is not None and not critic.independent:
+        return "critic", "rows belong together", _from_critic(critic)
+    if left.discrete and right.discrete:
+        cells = len(np.unique(np.stack((left.codes, right.codes)), axis=1).T)
+        nominal = left.categories and right.categories
+        if nominal or (left.whole and right.whole and rows >= 10 * cells):
+            return "plug-in", "both sides are categories", _plug_in(left, right)
+    for label, numbers in ((right, left), (left, right)):
+        if label.label and not numbers.discrete:
+            return _labelled(numbers, label)
+    columns = left.table.shape[1] + right.table.shape[1]
+    if rows > NEIGHBOUR_ROWS:
+        kept = random.permutation(rows)[:NEIGHBOUR_ROWS]
+        left, right = Side(left.table[kept], random), Side(right.table[kept], random)
+    near = _neighbours(left, right, columns)
+    gaussian = _gaussian(left.table, right.table)
+    if columns <= FEW_COLUMNS or critic is None:
+        if gaussian is not None and _looks_gaussian(left, right, gaussian.nats, near):
+            why = "neighbours do not contradict a Gaussian dependence of the ranks"
+            return "gaussian-copula", why, gaussian
+        return "neighbours", f"{columns} columns, and not a Gaussian dependence", near
+    found = max(critic.start, critic.validation, critic.nats)
+    if near.nats - 2 * near.error > found:
+        return "neighbours", "neighbours find more than critics on validation rows", near
+    learned = critic.validation - critic.start > max(critic.standard_error, 0.01)
+    if gaussian is not None and not learned:
+        why = "training found no more than a Gaussian critic on validation rows"
+        return "gaussian-copula", why, gaussian
+    return "critic", f"{columns} columns, and not a Gaussian dependence", _from_critic(critic)
+
+
+def _from_critic(critic: CriticValues) -> _Value:
+    return _Value(critic.nats, critic.standard_error, abs(critic.validation - critic.nats))
+
+
+def _plug_in(left: Side, right: Side) -> _Value:
+    """Information of the table of counts: the mean of its value on own and on left-out rows.
+
+    The first is too high and the second too low, by the same amount to first order. A row that is
+    left out may be the only one of its cell, so the table is mixed with independence.
+    """
+    rows = len(left.codes)
+    counts = np.zeros((len(left.counts), len(right.counts)))
+    np.add.at(counts, (left.codes, right.codes), 1)
+    own = counts[left.codes, right.codes]
+    margins = left.counts[left.codes], right.counts[right.codes]
+    others = (own - 1) * (rows - 1) / np.maximum((margins[0] - 1) * (margins[1] - 1), 1)
+    floor = 0.1
+    for _ in range(100):  # the share of independence that fits left-out rows best
+        floor = min(
+            (float((floor / ((1 - floor) * others + floor)).sum()) + 1) / (rows + 1), 0.999
+        )
+    ratios = [
+        np.log((1 - floor) * each + floor)
+        for each in (own * rows / (margins[0] * margins[1]), others)
+    ]
+    both = (ratios[0] + ratios[1]) / 2
+    # Near independence the deviation is that of χ² with as many degrees of freedom.
+    freedom = (len(left.counts) - 1) * (len(right.counts) - 1)
+    error = math.sqrt(float(ratios[0].var()) / rows + freedom / (2 * rows**2))
+    return _Value(float(both.mean()), error, float((ratios[0] - ratios[1]).mean()) / 4)
+
+
+def _labelled(numbers: Side, label: Side) -> tuple[str, str, _Value]:
+    """Gaussian classes if they explain held-out labels better than neighbours do."""
+    losses, shares = {}, label.counts / len(label.codes)
+    models = require_extra("sklearn.discriminant_analysis", "labels", "mi")
+    selection = require_extra("sklearn.model_selection", "labels", "mi")
+    neighbours = require_extra("sklearn.neighbors", "labels", "mi")
+    rows, columns = numbers.table.shape
+    fewest = int(label.counts.min())
+    table = (numbers.table - numbers.table.mean(axis=0)) / numbers.table.std(axis=0)
+    near = neighbours.KNeighborsClassifier(max(round(rows**0.5 / 2), 3))
+    candidates = {"neighbours": near, "linear": models.LinearDiscriminantAnalysis()}
+    if fewest > columns + 2:
+        candidates["quadratic"] = models.QuadraticDiscriminantAnalysis()
+    folds = min(10, fewest)
+    if folds >= 2:
+        parts = selection.StratifiedKFold(folds, shuffle=True, random_state=0)
+        for name, model in candidates.items():
+            known = selection.cross_val_predict(
+                model, table, label.codes, cv=parts, method="predict_proba"
+            )
+            losses[name] = _log_ratios(known, label.codes, shares)
+    best = max(losses, key=lambda name: losses[name].mean(), default="neighbours")
+    apart = label.codes[:, None] * 1e9  # neighbours have the same label
+    terms = [ksg_terms(table, apart, k, standardise=False, ties="mixed") for k in (3, 6)]
+    near_value = _of_terms(*terms)
+    both = np.zeros(rows)
+    if best != "neighbours":
+        fitted = candidates[best].fit(table, label.codes).predict_proba(table)
+        own = _log_ratios(fitted, label.codes, shares)
+        both = (own + losses[best]) / 2
+    if best == "neighbours" or near_value.nats - 2 * near_value.error > both.mean():
+        why = "one side is a label, and its classes are not Gaussian"
+        return "label-neighbours", why, near_value
+    error = float(both.std()) / rows**0.5
+    value = _Value(float(both.mean()), error, float((own - losses[best]).mean()) / 4)
+    return "gaussian-classes", f"one side is a label; {best} boundaries fit best", value
+
+
+def _log_ratios(known: Table, codes: Integers, shares: Table) -> NDArray[np.float64]:
+    """Log of p(label | row) / p(label), mixed with independence so that no row costs too much."""
+    rows = np.arange(len(codes))
+    floor = 1 / (len(codes) + 1)
+    return np.log((1 - floor) * known[rows, codes] / shares[codes] + floor)
+
+
+def _of_terms(terms: Table, wider: Table | None = None) -> _Value:
+    """A mean of neighbours' terms; what twice the neighbours change says how biased it is."""
+    value = float(terms.mean())
+    bias = 0.0 if wider is None else 3 * abs(value - float(wider.mean()))
+    return _Value(value, float(terms.std()) / len(terms) ** 0.5, bias)
+
+
+def _neighbours(left: Side, right: Side, columns: int) -> _Value:
+    """KSG on ranks where the columns are few or have long tails, else on the numbers."""
+    plain = left.discrete or right.discrete or (left.even and right.even)
+    tails = left.long_tails or right.long_tails
+    tables = [side.table for side in (left, right)]
+    if tails or (columns <= FEW_COLUMNS + 1 and not plain):
+        tables = [side.uniform for side in (left, right)]
+    terms = [ksg_terms(tables[0], tables[1], k) for k in (3, 6)]
+    return _of_terms(*terms)
+
+
+def _gaussian(x: Table, y: Table) -> _Value | None:
+    try:
+        value = gaussian_copula(x, y)
+    except ValueError:  # fewer rows than columns
+        return None
+    if not math.isfinite(value):
+        return None
+    # Squared correlations that would give this information sum to about 1 − exp(−2 I).
+    return _Value(value, math.sqrt(-math.expm1(-2 * max(value, 0.0)) / len(x) + 1 / len(x) ** 2))
+
+
+def _looks_gaussian(left: Side, right: Side, gaussian: float, near: _Value) -> bool:
+    """Whether nearest neighbours find the information of correlations, within their errors."""
+    if left.atoms or right.atoms or abs(near.nats - gaussian) > 2.5 * near.error + 0.02:
+        return False
+    scores = [normal_scores(side.uniform, np.sort(side.uniform, axis=0)) for side in (left, right)]
+    terms = ksg_terms(scores[0], scores[1], 10)
+    return abs(float(terms.mean()) - gaussian) <= 2 * float(terms.std()) / len(terms) ** 0.5

@@ -1,0 +1,112 @@
+"""The best estimate: which method is chosen, and how near it comes on laws of known truth."""
+
+import math
+
+import numpy as np
+import pytest
+
+from flatnce import mi
+from flatnce.mi.best import CriticValues, best_estimate
+
+
+def _table(joint, n, seed=0):
+    joint = np.array(joint)
+    cell = np.random.default_rng(seed).choice(joint.size, size=n, p=joint.ravel())
+    return [code[:, None].astype(float) for code in np.divmod(cell, joint.shape[1])]
+
+
+def _critic(**values):
+    known = {"nats": 0.5, "standard_error": 0.05, "lower": 0.4, "start": 0.5, "validation": 0.5}
+    return CriticValues(**known | values)
+
+
+def _labelled(centres, n, spread=1.0, seed=0):
+    random = np.random.default_rng(seed)
+    label = random.integers(0, len(centres), n)
+    noise = random.normal(size=(n, len(centres[0])))
+    return np.array(centres)[label] + spread * noise, label[:, None].astype(float)
+
+
+@pytest.mark.parametrize("n, tolerance", [(200, 0.1), (5000, 0.02)])
+def test_a_rare_condition_and_a_good_test(n, tolerance):
+    x, y = _table([[0.97 * 0.99, 0.97 * 0.01], [0.03 * 0.01, 0.03 * 0.99]], n)
+    found = best_estimate(x, y)
+    assert found.method == "plug-in"
+    assert found.nats == pytest.approx(0.110, abs=tolerance)
+    assert found.low <= 0.110 <= found.high
+
+
+def test_counts_of_independent_categories_are_not_below_nothing_and_nearly_nothing():
+    values = []
+    for seed in range(20):
+        x, y = _table(np.outer((0.4, 0.3, 0.2, 0.1), (0.5, 0.3, 0.2)), 200, seed)
+        values.append(best_estimate(x, y).nats)
+    assert min(values) >= 0 and np.mean(values) < 0.02
+
+
+def test_sparse_tables_of_categories_are_not_overstated():
+    # Ten symbols, 200 rows for 100 cells: the plain plug-in is 0.2 too high.
+    joint = 0.7 * np.eye(10) / 10 + 0.3 / 100
+    truth = float((joint * np.log(100 * joint)).sum())
+    values = [best_estimate(*_table(joint, 200, seed)).nats for seed in range(20)]
+    assert np.mean(values) == pytest.approx(truth, abs=0.06)
+
+
+def test_labels_of_gaussian_classes_and_of_others():
+    x, y = _labelled(((0, 0, 0, 0), (8, 0, 0, 0), (0, 8, 0, 0)), 400)
+    found = best_estimate(x, y)
+    assert found.method in ("gaussian-classes", "label-neighbours")
+    assert found.nats == pytest.approx(math.log(3), abs=0.03)
+    assert best_estimate(y, x).nats == pytest.approx(found.nats, abs=1e-6)
+    random = np.random.default_rng(0)
+    label = random.integers(0, 5, 1000)
+    found = best_estimate((label + random.uniform(0, 2, 1000))[:, None], label[:, None] * 1.0)
+    assert found.method == "label-neighbours"
+    assert found.nats == pytest.approx(math.log(5) - 0.8 * math.log(2), abs=0.05)
+
+
+@pytest.mark.parametrize(
+    "name, method",
+    [
+        ("1v1-normal-0.75", "gaussian-copula"),
+        ("half_cube-1v1-normal-0.75", "gaussian-copula"),
+        ("1v1-additive-0.1", "neighbours"),
+        ("mixture-wave", "neighbours"),
+    ],
+)
+def test_few_columns(name, method):
+    task = mi.tasks.find(name)
+    found = best_estimate(*task.sample(1000, seed=1))
+    assert found.method == method and found.low <= task.mi <= found.high
+    assert found.nats == pytest.approx(task.mi, abs=0.08)
+
+
+def test_many_columns_take_what_is_best_on_validation_rows():
+    x, y = mi.tasks.find("multinormal-dense-5-5-0.5").sample(400, seed=0)
+    assert best_estimate(x, y, _critic()).method == "gaussian-copula"
+    learned = best_estimate(x, y, _critic(start=0.1, validation=0.7, nats=0.6))
+    assert learned.method == "critic" and learned.nats == 0.6
+    nothing = _critic(start=0.0, validation=0.0, nats=0.0, lower=0.0)
+    assert best_estimate(x, y, nothing).method == "neighbours"
+
+
+def test_rows_that_belong_together_leave_the_critic_only():
+    x, y = mi.tasks.find("1v1-normal-0.75").sample(100, seed=0)
+    found = best_estimate(x, y, _critic(independent=False))
+    assert found.method == "critic" and found.nats == 0.5
+
+
+def test_a_certified_limit_above_the_chosen_method_replaces_it():
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(2, 300, 1))
+    found = best_estimate(x, y, _critic(lower=0.45, nats=0.6))
+    assert found.method == "critic" and "certified" in found.why and found.nats == 0.6
+
+
+def test_the_default_call_holds_it_and_prints_nothing_below_zero():
+    random = np.random.default_rng(3)
+    x, y = random.normal(size=(2, 120))
+    found = mi.estimate(x, y, steps=20, permutations=19, baselines=False)
+    assert found.best is not None and found.best.nats >= 0 and found.best.low == 0
+    assert "-" not in found.sentence().replace("nats", "")
+    assert mi.estimate(x, y, method="infonce", steps=20, permutations=19).best is None
