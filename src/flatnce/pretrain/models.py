@@ -111,7 +111,8 @@ def _small(name: str, stem: str, size: int | None, channels: int, pretrained: bo
     if stem == "standard" or pretrained:
         given = "pretrained=True" if pretrained else f"stem={stem!r}"
         raise ValueError(
-            f"{given}: backbone 'small' has one stem and no published weights; take resnet18"
+            f"{given}: backbone='small' has one stem and no published weights; leave this out, or "
+            "take backbone='resnet18'"
         )
     return SmallNet(channels)
 

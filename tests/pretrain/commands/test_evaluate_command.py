@@ -117,9 +117,3 @@ def test_a_folder_with_too_few_images_is_one_error_with_a_remedy(first, tmp_path
     write_folder(tmp_path / "one", {"cat": 9})
     with pytest.raises(ValueError, match="one class, cat"):
         run(["first", "--data", f"{tmp_path}/one"])
-
-
-def test_what_is_left_out_is_said(first, tmp_path, capsys):
-    command = ["first", "--protocol", "knn", "--data", "sun397", "digits", "--skip-missing"]
-    assert run([*command, "--root", str(tmp_path / "none")]) == 0
-    assert "left out, as not on disk: sun397" in capsys.readouterr().out

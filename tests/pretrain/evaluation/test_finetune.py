@@ -42,28 +42,15 @@ def test_it_learns_and_leaves_the_backbone_as_it_was(network, digits):
 
 def test_pretrained_and_scratch_differ_in_nothing_but_the_start(network, digits):
     found = {
-        start: finetune(network, *digits, CONFIG, start=start, fresh=fresh)
-        for start in ("pretrained", "scratch")
+        start: finetune(network, *digits, CONFIG, fresh=build)
+        for start, build in (("pretrained", None), ("scratch", fresh))
     }
     protocols = [dict(one.protocol) for one in found.values()]
     assert [protocol.pop("start") for protocol in protocols] == ["pretrained", "scratch"]
     assert protocols[0] == protocols[1]
     assert not torch.equal(found["pretrained"].scores, found["scratch"].scores)
-    again = finetune(fresh(), *digits, CONFIG, start="scratch", fresh=fresh)
+    again = finetune(fresh(), *digits, CONFIG, fresh=fresh)
     assert torch.equal(again.scores, found["scratch"].scores)  # whatever the weights given
-
-
-@pytest.mark.parametrize(
-    "start, build, words",
-    [
-        ("middle", fresh, "start='middle'"),
-        ("scratch", None, "needs fresh"),
-        ("scratch", lambda: backbone("small", channels=3), "another architecture"),
-    ],
-)
-def test_a_start_that_cannot_be_made_is_named(network, digits, start, build, words):
-    with pytest.raises(ValueError, match=words):
-        finetune(network, *digits, CONFIG, start=start, fresh=build)
 
 
 def test_in_bfloat16_the_network_is_and_the_loss_is_not(network, digits, monkeypatch):

@@ -135,6 +135,13 @@ def test_what_is_missing_is_one_error_before_any_work_that_names_it_all(tmp_path
         plan(["knn"], "digits", ["digits", "cifar10", "flowers102", "./none/"], root=str(tmp_path))
 
 
+def test_transfer_is_on_the_papers_sets_or_on_those_that_are_named(tmp_path, cifar10):
+    pairs = plan(["transfer"], "digits", ["cifar10"], root=cifar10)
+    assert pairs == [("transfer-linear", "cifar10"), ("transfer-finetune", "cifar10")]
+    with pytest.raises(MissingData, match=", ".join(TRANSFER_SETS)):
+        plan(["transfer"], "digits", root=str(tmp_path / "none"))
+
+
 def test_what_cannot_be_evaluated_is_named(monkeypatch):
     monkeypatch.setattr("flatnce.pretrain.evaluation.protocols.missing_sets", lambda *_: {})
     for names, words in (
@@ -144,16 +151,6 @@ def test_what_cannot_be_evaluated_is_named(monkeypatch):
     ):
         with pytest.raises(ValueError, match=words):
             plan(names, "digits", ["cifar10"])
-
-
-def test_what_is_missing_may_be_left_out(tmp_path, cifar10):
-    sets = ["sun397", "cifar10"]
-    pairs = plan(["transfer"], "digits", sets, root=cifar10, skip_missing=True)
-    assert pairs == [("transfer-linear", "cifar10"), ("transfer-finetune", "cifar10")]
-    with pytest.raises(MissingData, match="2 of 2"):
-        plan(["transfer"], "digits", sets, root=str(tmp_path / "none"), skip_missing=True)
-    with pytest.raises(MissingData, match=", ".join(TRANSFER_SETS)):
-        plan(["transfer"], "digits", root=str(tmp_path / "none"))
 
 
 def test_all_is_every_protocol_on_the_runs_own_set():

@@ -20,7 +20,7 @@ __all__ = ["results_table"]
 
 MAIN_OPTIONS = (
     *("protocol", "data", "step", "device", "size", "epochs", "batch_size", "rates", "fraction"),
-    *("neighbours", "seed", "per_class", "skip_missing", "json"),
+    *("neighbours", "seed", "per_class", "json"),
 )
 USAGE = "flatnce evaluate RUN [OPTIONS]\nexample: flatnce evaluate first --protocol knn"
 
@@ -36,7 +36,6 @@ class EvaluateOptions:
     data: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
     step: int | None = None  # Which checkpoint; the newest by default.
     device: str = "auto"  # auto, cpu, cuda or cuda:1.
-    skip_missing: bool = False  # Leave out data sets that are not on disk.
     # Settings.
     options: Annotated[Options, tyro.conf.arg(name="")] = field(default_factory=Options)
     json: bool = False  # Print JSON and nothing else.
@@ -56,11 +55,7 @@ def run(arguments: list[str]) -> int:
     directory = find_run(options.run)
     earlier = (read_run(directory).results or {}).get("evaluations", ())
     before = {_key(one): one["protocol"] for one in earlier}
-    with live_line(quiet=options.json, log=False) as (show, say):
-
-        def report(line: str) -> None:
-            (say if line.startswith("left out") else show)(line)
-
+    with live_line(quiet=options.json, log=False) as (show, _):
         found = evaluate_run(
             directory,
             options.protocol,
@@ -68,8 +63,7 @@ def run(arguments: list[str]) -> int:
             options.options,
             step=options.step,
             device=options.device,
-            skip_missing=options.skip_missing,
-            report=report,
+            report=show,
         )
     page = run_page(directory)
     stands, said = describe_status(directory, found[0]["step"])

@@ -24,7 +24,7 @@ from flatnce.pretrain.data.image_set import available_cores, read_image
 from flatnce.pretrain.data.nvjpeg import DeviceCrops
 from flatnce.pretrain.data.views import Views
 
-__all__ = ["Stage", "shuffled_classes"]
+__all__ = ["Stage", "others_than", "shuffled_classes"]
 
 
 Stage: TypeAlias = Literal["images", "crops", "views"]
@@ -112,11 +112,16 @@ def holdout(
         (16, 4)
     """
     held = label_fraction(labels, fraction, seed)
-    stays = torch.ones(len(labels), dtype=torch.bool)
-    stays[held] = False
-    if not stays.any():
+    if len(held) == len(labels):
         raise ValueError(f"fraction={fraction} holds every image out; use less than 1")
-    return stays.nonzero().squeeze(1), held
+    return others_than(held, len(labels)), held
+
+
+def others_than(chosen: Int64[Tensor, " m"], count: int) -> Int64[Tensor, " rest"]:
+    """The numbers from 0 to ``count`` - 1 that are not among the chosen ones, ascending."""
+    others = torch.ones(count, dtype=torch.bool)
+    others[chosen] = False
+    return others.nonzero().squeeze(1)
 
 
 @dataclass(frozen=True)

@@ -54,8 +54,7 @@ def load(
 
     Arguments:
         name: A name of :data:`flatnce.pretrain.data.CATALOG`; or the path of a folder of images,
-            which contains a slash (or ``folder``, the path being ``root``); or the path of tar
-            shards, ``./train-{000..009}.tar``.
+            which contains a slash; or the path of tar shards, ``./train-{000..009}.tar``.
         split: ``train``, ``test``, or ``validation`` where the set has one. Some sets have more;
             the catalogue lists them.
         root: The folder of the data sets; see :func:`data_root`.
@@ -71,11 +70,8 @@ def load(
         >>> len(digits), digits.shape, digits.classes[:3]
         (359, (1, 8, 8), ('0', '1', '2'))
     """
-    if name == "folder" and root is None:
-        raise ValueError("name='folder' needs root, the path of a folder of images")
-    if name == "folder" or is_path(name):
-        files = image_folder(name if name != "folder" else str(root), split)
-        return _prepared(files, size, skip_unreadable)
+    if is_path(name):
+        return _prepared(image_folder(name, split), size, skip_unreadable)
     entry = find(name)
     entry.check_split(split)
     if entry.resident and size not in (None, entry.size):

@@ -16,7 +16,6 @@ from jaxtyping import Float, Float64
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from flatnce.messages import check_choice
 from flatnce.pretrain.data import Views
 from flatnce.pretrain.data.own_set import loader_of
 from flatnce.pretrain.data.views import CentreCrop
@@ -69,7 +68,6 @@ def finetune(
     config: FinetuneConfig,
     *,
     seed: int = 0,
-    start: str = "pretrained",
     fresh: Callable[[], nn.Module] | None = None,
     report: Callable[[str], None] | None = None,
 ) -> Probe:
@@ -86,16 +84,16 @@ def finetune(
         config: The settings.
         seed: Seed of the classifier, the order, the crops, the held-out draw and, from scratch,
             of the network.
-        start: ``pretrained``, from the backbone's weights; ``scratch``, from random ones.
-        fresh: Builds the same architecture with random weights; ``scratch`` needs it.
+        fresh: Builds the same architecture with random weights, to start from these instead of
+            the backbone's.
         report: Called with a line after every epoch.
     """
-    check_choice("start", start, ("pretrained", "scratch"))
-    job = _Job(backbone, config, seed, start, fresh, report, device_of(backbone))
+    start = fresh or (lambda: copy.deepcopy(backbone))
+    job = _Job(start, config, seed, report, device_of(backbone))
     rate, how = job.choose_rate(train_set)
     protocol: dict[str, Any] = {
         "classifier": "linear, and the whole network under it",
-        "start": start,
+        "start": "pretrained" if fresh is None else "scratch",
         "epochs": config.epochs,
         "optimizer": "nadam",
         "weight_decay": 0.0,
@@ -115,11 +113,9 @@ def finetune(
 class _Job:
     """What every training of one fine-tuning shares."""
 
-    backbone: nn.Module
+    start: Callable[[], nn.Module]  # makes the network to train
     config: FinetuneConfig
     seed: int
-    start: str
-    fresh: Callable[[], nn.Module] | None
     report: Callable[[str], None] | None
     device: torch.device
 
@@ -218,25 +214,7 @@ class _Job:
         return scores.float()
 
     def _model(self, classes: int) -> nn.Module:
-        network = self._fresh() if self.start == "scratch" else copy.deepcopy(self.backbone)
+        network = self.start()
         width: Any = network.width
         model = nn.Sequential(network, nn.Linear(width, classes))
         return model.to(self.device).requires_grad_(True)
-
-    def _fresh(self) -> nn.Module:
-        if self.fresh is None:
-            raise ValueError(
-                "start='scratch' needs fresh, a function that builds the backbone with random "
-                "weights"
-            )
-        network = self.fresh()
-        shapes = [
-            {name: parameter.shape for name, parameter in one.named_parameters()}
-            for one in (network, self.backbone)
-        ]
-        if shapes[0] != shapes[1]:
-            raise ValueError(
-                "fresh builds another architecture than the backbone's; build it with the same "
-                "settings"
-            )
-        return network

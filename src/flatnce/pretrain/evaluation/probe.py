@@ -24,7 +24,7 @@ from torch.nn.functional import cross_entropy
 
 from flatnce.messages import check_at_least, check_choice
 from flatnce.pretrain.data import Batching
-from flatnce.pretrain.data.batches import shuffled_classes
+from flatnce.pretrain.data.batches import others_than, shuffled_classes
 from flatnce.pretrain.evaluation.features import Features, Images
 from flatnce.pretrain.evaluation.metrics import hits
 from flatnce.pretrain.evaluation.options import VALIDATION
@@ -458,9 +458,7 @@ def validation_split(
             f"validation={fraction}: no class has two images, so none can be held out to choose "
             "on; give one value instead of several, or more labels"
         )
-    stays = torch.ones(len(labels), dtype=torch.bool)
-    stays[held] = False
-    return stays.nonzero().squeeze(1), held.sort().values
+    return others_than(held, len(labels)), held.sort().values
 
 
 def has_pairs(labels: Tensor) -> bool:

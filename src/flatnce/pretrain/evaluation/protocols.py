@@ -85,8 +85,6 @@ class Bench:
             "channels": run.channels,
         }
         self.data = trained.data
-        if trained.data == "folder" and trained.root is not None:
-            self.data = trained.root if is_path(trained.root) else f"./{trained.root}"
         self.sets: dict[tuple[str, str], Images] = {}
         self.extracted: dict[tuple[str, str], Features] = {}
         self._held: dict[str, Tensor] = {}
@@ -286,9 +284,9 @@ def semi(bench: Bench, data: str) -> Iterator[Result]:
         chosen = label_fraction(train.labels, fraction, options.seed)
         how = {"fraction": fraction, "draw": "stratified", "seed": options.seed}
         labels = {**how, "drawn": drawn(chosen), "of": len(train)}
-        for start, what in (("pretrained", "semi"), ("scratch", "supervised")):
+        for what in ("semi", "supervised"):
             title = f"{what}, {100 * fraction:g} % of labels"
-            found = _finetune(bench, data, "semi", title, chosen, start)
+            found = _finetune(bench, data, "semi", title, chosen, scratch=what == "supervised")
             found["protocol"]["labels"] = labels
             yield found
 
@@ -352,7 +350,7 @@ def _finetune(
     name: str,
     title: str,
     chosen: Tensor | None = None,
-    start: str = "pretrained",
+    scratch: bool = False,
 ) -> Result:
     """Fine-tune on the training images, or on the chosen ones."""
     began = time.perf_counter()
@@ -382,8 +380,7 @@ def _finetune(
         bench.load(data, "test"),
         config,
         seed=options.seed,
-        start=start,
-        fresh=lambda: build_encoder(model, example).backbone,
+        fresh=(lambda: build_encoder(model, example).backbone) if scratch else None,
         report=lambda line: bench.report(f"{title} on {data}: {line}"),
     )
     images = {**bench.images(data), "resize": resize}
@@ -418,8 +415,6 @@ def plan(
     data: Sequence[str] = (),
     *,
     root: str | None = None,
-    skip_missing: bool = False,
-    report: Callable[[str], None] = lambda line: None,
 ) -> list[tuple[str, str]]:
     """Which protocol on which set, checked before any work starts.
 
@@ -434,14 +429,12 @@ def plan(
         pairs += [(name, one) for one in data or (TRANSFER_SETS if elsewhere else (own,))]
     sets = list(dict.fromkeys(one for _, one in pairs))
     missing = missing_sets(sets, root)
-    if missing and not (skip_missing and len(missing) < len(sets)):
+    if missing:
         raise MissingData(
             f"{len(missing)} of {len(sets)} data sets are missing: {', '.join(missing)}. "
-            f"{next(iter(missing.values()))}; or leave the missing out (--skip-missing)"
+            f"{next(iter(missing.values()))}; or name the sets that you have (--data)"
         )
-    if missing:
-        report(f"left out, as not on disk: {', '.join(missing)}")
-    return [(name, one) for name, one in pairs if one not in missing]
+    return pairs
 
 
 def evaluate(bench: Bench, pairs: Sequence[tuple[str, str]]) -> Iterator[Result]:
@@ -465,7 +458,6 @@ def evaluate_run(
     *,
     step: int | None = None,
     device: str = "auto",
-    skip_missing: bool = False,
     report: Callable[[str], None] = lambda line: None,
     label: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
 ) -> list[dict[str, Any]]:
@@ -480,7 +472,6 @@ def evaluate_run(
         options: Settings of the protocols.
         step: Which checkpoint; the newest by default.
         device: Where to compute: ``auto``, or as torch spells it.
-        skip_missing: Leave out data sets that are not on disk.
         report: Called with a line about what is being done.
         label: Returns additional entries for a result.
     """
@@ -494,8 +485,7 @@ def evaluate_run(
     temperature = float(logged[-1]) if logged and logged[-1] else None
     bench = Bench(run, options, report, temperature)
     names = [protocols] if isinstance(protocols, str) else list(protocols)
-    root = bench.options.root
-    pairs = plan(names, bench.data, data, root=root, skip_missing=skip_missing, report=report)
+    pairs = plan(names, bench.data, data, root=bench.options.root)
     found = []
     for result in evaluate(bench, pairs):
         result |= {"step": run.step, **(label(result) if label else {})}

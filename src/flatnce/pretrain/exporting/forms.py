@@ -448,10 +448,7 @@ def card(source: Source, form: str, folder: str, *, normalised_inside: bool, che
 
 def data_of(settings: Mapping[str, Any]) -> str:
     """The training images, without paths of this machine."""
-    data = settings["data"]
-    if data == "folder":
-        data = f"{settings['root'] or '.'}/"
-    return f"{_data_name(data)} ({settings['split']})"
+    return f"{_data_name(settings['data'])} ({settings['split']})"
 
 
 def _data_name(data: str) -> str:

@@ -109,12 +109,6 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, head_layers=0, head_hidden=1, head_out=1)
-        if self.backbone == "small" and (self.stem == "standard" or self.pretrained):
-            given = "pretrained=True" if self.pretrained else "stem='standard'"
-            raise ValueError(
-                f"{given}: backbone='small' has one stem and no published weights; leave this "
-                "out, or take backbone='resnet18'"
-            )
         check_at_least("queue", self.queue, 0, " (no queue)")
         if self.momentum_encoder is not None:
             if not self.queue:
