@@ -125,9 +125,7 @@ def test_an_export_and_the_hubs_folder_give_the_features_of_the_run(tmp_path, fo
     if form == "onnx":
         pytest.importorskip("onnxruntime")
     subject = make_trained(channels=3)
-    folder = export(
-        subject, form, tmp_path / "taken", **({"normalise": True} if form == "onnx" else {})
-    )
+    folder = export(subject, form, tmp_path / "taken")
     images = torch.randint(0, 256, (3, 3, 11, 8), dtype=torch.uint8)
     mean, std = subject.normalisation
     classes = ImageSet(images, torch.zeros(3, dtype=torch.int64), ("a",))

@@ -182,4 +182,4 @@ PRETRAINED = {"name": "resnet18", "pretrained": True}
 )
 def test_settings_are_told(settings, words):
     source = Source(make_trained(**settings), None, "out")
-    assert words in card(source, "torch", "out", normalised_inside=False, check="")
+    assert words in card(source, "torch", "out", "")

@@ -170,7 +170,7 @@ def test_files_of_others_are_never_removed(tmp_path, small, replace):
 def test_what_fails_leaves_the_earlier_export_and_nothing_else(
     tmp_path, small, monkeypatch, error, raised, words
 ):
-    def fail(source, folder, normalise):
+    def fail(source, folder):
         (folder / "model.safetensors").write_bytes(b"half")
         raise error
 
@@ -188,7 +188,6 @@ def test_what_fails_leaves_the_earlier_export_and_nothing_else(
     [
         ({"to": "tim"}, "did you mean 'timm'"),
         ({"to": "tensorflow"}, "choose one of timm, torch, onnx"),
-        ({"to": "torch", "normalise": True}, "normalise=True is for to='onnx'"),
         ({"to": "torch", "step": 3}, "step=3 chooses a checkpoint"),
     ],
 )

@@ -1,5 +1,6 @@
 """The graph that onnxruntime runs gives torch's features."""
 
+import json
 import re
 import shutil
 from contextlib import nullcontext
@@ -7,7 +8,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from export_subjects import MEAN, STD, make_trained
+from export_subjects import make_trained
 from flatnce.pretrain.exporting import FORMS, ExportError, export, load_exported, preprocessing
 from flatnce.pretrain.exporting.forms import read_config
 
@@ -28,18 +29,11 @@ def plain(onnxruntime, tmp_path_factory):
     return subject, export(subject, "onnx", tmp_path_factory.mktemp("plain") / "digits-onnx")
 
 
-@pytest.fixture(scope="module")
-def normalising(onnxruntime, tmp_path_factory):
-    subject = make_trained()
-    out = tmp_path_factory.mktemp("normalising") / "out"
-    return subject, export(subject, "onnx", out, normalise=True)
-
-
 @pytest.fixture
 def known_graph(plain, monkeypatch):
     """Writes the graph that was made before, as making one takes seconds."""
 
-    def write(source, folder, normalise):
+    def write(source, folder):
         shutil.copy(plain[1] / "model.onnx", folder)
         return {"flatnce": {}}
 
@@ -81,14 +75,12 @@ def test_larger_networks_give_the_features(onnxruntime, tmp_path, given):
     assert close_to(run_graph(onnxruntime, folder, images), subject.encoder.backbone, images)
 
 
-def test_the_normalisation_can_be_inside(onnxruntime, normalising):
-    subject, folder = normalising
-    images = torch.rand(3, 1, 8, 8)
-    found = run_graph(onnxruntime, folder, images)
-    assert close_to(found, subject.encoder.backbone, (images - MEAN) / STD)
-    assert not close_to(found, subject.encoder.backbone, images)
+def test_a_graph_of_an_earlier_version_may_have_the_normalisation_inside(plain, tmp_path):
+    config = json.loads((plain[1] / "config.json").read_text())
+    config["flatnce"]["input"]["normalised_inside"] = True
+    (tmp_path / "config.json").write_text(json.dumps(config))
     grey = torch.full((1, 1, 8, 8), 51, dtype=torch.uint8)
-    torch.testing.assert_close(preprocessing(folder)(grey), torch.full((1, 1, 8, 8), 0.2))
+    torch.testing.assert_close(preprocessing(tmp_path)(grey), torch.full((1, 1, 8, 8), 0.2))
 
 
 def test_the_graph_says_what_it_takes(onnxruntime, plain):

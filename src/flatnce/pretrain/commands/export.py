@@ -26,9 +26,6 @@ class ExportOptions:
     out: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
     # Which checkpoint; the newest by default.
     step: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
-    # For onnx: put the normalisation into the graph, which then takes values from 0 to 1.
-    # Otherwise images come normalised, as the card says.
-    normalise: Switch = False
     # Replace an earlier export in that folder. Other files are never removed.
     replace: Switch = False
     # Then upload the folder to this repository of the Hugging Face hub, USER/NAME, as the user of
@@ -56,7 +53,6 @@ def run(arguments: list[str]) -> int:
             options.to,
             options.out,
             step=options.step,
-            normalise=options.normalise,
             replace=options.replace,
         )
     except ModuleNotFoundError as error:

@@ -18,7 +18,6 @@ from pathlib import Path, PurePath
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from jinja2 import Environment, StrictUndefined
 from torch import Tensor, nn
 
@@ -195,7 +194,7 @@ class TorchForm:
             )
         require_extra("safetensors.torch", "exporting weights")
 
-    def write(self, source: Source, folder: Path, normalise: bool) -> dict[str, Any]:
+    def write(self, source: Source, folder: Path) -> dict[str, Any]:
         """Write the state dict; return its checksum."""
         library = require_extra("safetensors.torch", "exporting weights")
         state = source.backbone.state_dict()
@@ -231,7 +230,7 @@ class TimmForm(TorchForm):
         require_extra("timm", "exporting to timm")
         super().check(source)
 
-    def write(self, source: Source, folder: Path, normalise: bool) -> dict[str, Any]:
+    def write(self, source: Source, folder: Path) -> dict[str, Any]:
         """Write the weights; return what timm reads from ``config.json``."""
         if source.from_torchvision:
             known: dict[str, Any] = {"first_conv": "conv1", "classifier": "fc"}
@@ -256,7 +255,7 @@ class TimmForm(TorchForm):
                 "mean": list(source.mean),
                 "std": list(source.std),
             },
-            **super().write(source, folder, normalise),
+            **super().write(source, folder),
         }
 
     def features(self, folder: Path, images: Tensor) -> Tensor | None:
@@ -286,19 +285,19 @@ class OnnxForm:
         for module in ("onnx", "onnxscript"):
             require_extra(module, "to='onnx'", "onnx")
 
-    def write(self, source: Source, folder: Path, normalise: bool) -> dict[str, Any]:
+    def write(self, source: Source, folder: Path) -> dict[str, Any]:
         """Write ``model.onnx``: any number of images of a fixed size to features."""
         try:
             with warnings.catch_warnings():
                 # Warnings about the insides of torch and onnxscript.
                 warnings.simplefilter("ignore")
                 program = torch.onnx.export(
-                    _Network(source, normalise).eval(),
+                    source.backbone,
                     # Two images: a batch of one would be taken for a constant.
                     (source.sample(2),),
                     input_names=["images"],
                     output_names=["features"],
-                    dynamic_shapes={"images": {0: torch.export.Dim("batch")}},
+                    dynamic_shapes=({0: torch.export.Dim("batch")},),
                     dynamo=True,
                     verbose=False,
                 )
@@ -397,25 +396,7 @@ def _read_weights(folder: Path, expected: dict[str, Any]) -> dict[str, Tensor]:
     return weights
 
 
-class _Network(nn.Module):
-    """Names the input of the graph, and optionally normalises it."""
-
-    mean: Tensor
-    std: Tensor
-
-    def __init__(self, source: Source, normalise: bool) -> None:
-        super().__init__()
-        self.backbone, self.normalise = source.backbone, normalise
-        for name, numbers in (("mean", source.mean), ("std", source.std)):
-            self.register_buffer(name, torch.tensor(numbers).view(1, -1, 1, 1))
-
-    def forward(self, images: Float[Tensor, "b ..."]) -> Float[Tensor, "b width"]:
-        if self.normalise:
-            images = (images - self.mean) / self.std
-        return self.backbone(images)
-
-
-def card(source: Source, form: str, folder: str, *, normalised_inside: bool, check: str) -> str:
+def card(source: Source, form: str, folder: str, check: str) -> str:
     """The text of the card."""
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     # Quoted as in Python, JSON and YAML.
@@ -435,7 +416,6 @@ def card(source: Source, form: str, folder: str, *, normalised_inside: bool, che
         library=FORMS[form].library,
         tags=[source.architecture.partition(".")[0], *FORMS[form].tags],
         folder=folder,
-        normalised_inside=normalised_inside,
         data=data_of(source.settings),
         evaluations=[evaluation_row(result) for result in mine],
         other_evaluations=len(every) - len(mine),
@@ -478,7 +458,6 @@ def export(
     out: str | Path | None = None,
     *,
     step: int | None = None,
-    normalise: bool = False,
     replace: bool = False,
 ) -> Path:
     """Write a trained backbone, without its projection head, with a model card; return the folder.
@@ -493,23 +472,14 @@ def export(
             the hub read) or ``onnx``.
         out: The folder to write; by default ``exports/RUN-FORM`` in the run's own.
         step: Which checkpoint; the newest by default.
-        normalise: For ``onnx``: put the normalisation into the graph, which then takes values
-            from 0 to 1. The other forms, and by default this one, take normalised images.
         replace: Replace an earlier export in that folder. Other files are never removed.
     """
     check_choice("to", to, FORMS)
-    if normalise and to != "onnx":
-        raise ValueError(
-            f"normalise=True is for to='onnx', whose graph can hold the normalisation; to={to!r} "
-            "takes normalised images, as its card says"
-        )
     name = None
     if out is not None:
         check_room(Path(out), replace)  # before a checkpoint is read
         name = Path(out).resolve().name.removesuffix(f"-{to}") or "backbone"
     source = Source(run, step, name)
-    if normalise and source.ready:
-        raise ValueError("normalise=True: the views of this run are normalised by your own code")
     FORMS[to].check(source)
     if out is None:
         if source.run is None:
@@ -518,21 +488,21 @@ def export(
         out = source.run.directory / "exports" / f"{source.name}{at}-{to}"
     place = Path(out)
     with new_folder(place, replace) as folder:
-        _write(source, to, folder, place.resolve().name, normalise)
+        _write(source, to, folder, place.resolve().name)
     return place
 
 
-def _write(source: Source, to: str, folder: Path, name: str, normalise: bool) -> None:
+def _write(source: Source, to: str, folder: Path, name: str) -> None:
     """Fill a folder: weights or graph, config, the check, the card."""
-    config = _config(source, to, normalise, FORMS[to].write(source, folder, normalise))
+    config = _config(source, to, FORMS[to].write(source, folder))
     write_config(folder, config)  # before the check: timm and load_exported read it
-    config[MARK]["check"] = check = _check(source, to, folder, normalise)
+    config[MARK]["check"] = check = _check(source, to, folder)
     write_config(folder, config)
-    text = card(source, to, name, normalised_inside=normalise, check=describe_check(check))
+    text = card(source, to, name, describe_check(check))
     (folder / CARD).write_text(text, encoding="utf-8")
 
 
-def _config(source: Source, to: str, normalise: bool, written: dict[str, Any]) -> dict[str, Any]:
+def _config(source: Source, to: str, written: dict[str, Any]) -> dict[str, Any]:
     ours: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
         "form": to,
@@ -548,7 +518,7 @@ def _config(source: Source, to: str, normalise: bool, written: dict[str, Any]) -
             "channels": source.channels,
             "mean": list(source.mean),
             "std": list(source.std),
-            "normalised_inside": normalise,
+            "normalised_inside": False,  # which exports of earlier versions may be
             "interpolation": "bicubic",
             **({"shape": list(source.shape)} if source.ready else {}),
         },
@@ -561,12 +531,10 @@ def _config(source: Source, to: str, normalise: bool, written: dict[str, Any]) -
 
 
 @torch.no_grad()
-def _check(source: Source, to: str, folder: Path, normalise: bool) -> dict[str, float] | None:
+def _check(source: Source, to: str, folder: Path) -> dict[str, float] | None:
     """Compare features when loaded back; an error if they differ by too much."""
-    images, network = source.sample(), _Network(source, normalise)
-    if normalise:  # the graph takes images that are not normalised
-        images = images * network.std + network.mean
-    expected = network(images)
+    images = source.sample()
+    expected = source.backbone(images)
     if not expected.isfinite().all():
         raise ExportError(
             f"the {source.architecture} of step {source.step} gives features that are not finite: "
