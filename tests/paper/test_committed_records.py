@@ -23,23 +23,27 @@ DRAWN = [(name, "smoke") for name in EXPERIMENTS] + [
 """Experiment and scale of what needs no training in a clone."""
 
 
+@pytest.fixture(scope="module")
+def committed(tmp_path_factory) -> Store:
+    return Store(tmp_path_factory.mktemp("records") / "store", [FOLDER])
+
+
 @pytest.mark.parametrize(("name", "scale"), DRAWN)
-def test_a_figure_is_drawn_without_training(name, scale, tmp_path, monkeypatch):
+def test_a_figure_is_drawn_without_training(name, scale, committed, tmp_path, monkeypatch):
     monkeypatch.setattr(store_module, "sweep", lambda *_, **__: pytest.fail("trained"))
     monkeypatch.setattr(runs, "evaluate_run", lambda *_, **__: pytest.fail("evaluated"))
     if EXPERIMENTS[name].shows:
         monkeypatch.setattr(engine, "analyse", lambda *_: pytest.fail("trained"))
-    store = Store(tmp_path / "store", [FOLDER])
-    out = reproduce(name, Setting(scale), tmp_path / "out", store=store)
-    assert read_run(out).results["rows"] and not (tmp_path / "store").exists()
+    out = reproduce(name, Setting(scale), tmp_path / "out", store=committed)
+    assert read_run(out).results["rows"] and not committed.folder.exists()
     assert "<svg" in reproduce_page(out).read_text(encoding="utf-8")
 
 
-def test_no_committed_record_is_left_over():
-    wanted, store = set(), Store(FOLDER)
+def test_no_committed_record_is_left_over(committed):
+    wanted = set()
     for experiment in EXPERIMENTS.values():
         for scale in ("smoke", "small"):
-            found = (store.find(run) for run in plan_runs(experiment, Setting(scale)))
+            found = (committed.find(run) for run in plan_runs(experiment, Setting(scale)))
             wanted |= {run.record["name"] for run in found if run.record}
     there = {name for name, one in read_records(FOLDER).items() if "findings" not in one}
     assert there == wanted

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import shutil
+from copy import deepcopy
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -17,7 +18,7 @@ from flatnce.paper.reproduce.engine import amount_of_work, plan_runs, reproduce
 from flatnce.paper.reproduce.experiment import EXPERIMENTS, Setting, TrainingRun
 from flatnce.paper.reproduce.page import reproduce_page
 from flatnce.paper.reproduce.runs import evaluations
-from flatnce.paper.reproduce.store import Store
+from flatnce.paper.reproduce.store import COMMITTED, Store
 from flatnce.pretrain.data import CATALOG, MissingData
 from flatnce.pretrain.evaluation import protocols as bench
 from flatnce.pretrain.runs import records
@@ -25,6 +26,7 @@ from flatnce.pretrain.runs.log import RunLog, read_run
 from flatnce.pretrain.sweeping import sweep as sweeping
 from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.state import TrainingFailed
+from paths import ROOT
 
 # Where each experiment is in the paper, and what its charts must name.
 IN_THE_PAPER = {
@@ -45,6 +47,16 @@ IN_THE_PAPER = {
     "primal-dual": ("Appendix", "InfoNCE|FlatNCE|u-head|second critic|joint, K = 1|nats"),
 }
 WITHOUT_RUNS = ("table-cost", "table-1", "primal-dual", "fig-holder")  # of `flatnce train`
+# Those below train nothing but more runs of the kinds that the others train; from the committed
+# records they are drawn in test_committed_records.py.
+MORE_RUNS = (
+    *("fig-batch-size", "fig-speedup", "fig-ess-target"),
+    *("fig-ess-schedule", "fig-learning-rate"),
+)
+TO_TRAIN = [
+    pytest.param(name, marks=pytest.mark.slow) if name in MORE_RUNS else name
+    for name in EXPERIMENTS
+]
 PROMISED = set("recipe paper claim scale seeds environment runs rows words printed notes".split())
 
 
@@ -52,6 +64,12 @@ PROMISED = set("recipe paper claim scale seeds environment runs rows words print
 def shared(tmp_path_factory) -> Path:
     """The folder of a store that the experiments of this file share."""
     return tmp_path_factory.mktemp("store")
+
+
+@pytest.fixture(scope="module")
+def committed(tmp_path_factory) -> Store:
+    """The committed records, which hold every experiment at smoke scale."""
+    return Store(tmp_path_factory.mktemp("nothing") / "store", [ROOT / COMMITTED])
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +84,7 @@ def smoked(tmp_path_factory, shared):
     return run_once
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", TO_TRAIN)
 def test_an_experiment_works_at_smoke_scale(name, smoked):
     out = smoked(name)
     html = reproduce_page(out).read_text(encoding="utf-8")
@@ -163,7 +181,7 @@ def told(out: Path):
     return {key: value for key, value in read_run(out).results.items() if key != "seconds"}
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", TO_TRAIN)
 def test_records_draw_the_figure_that_was_drawn_after_training(
     name, smoked, shared, tmp_path, request, monkeypatch
 ):
@@ -384,22 +402,21 @@ def test_a_run_that_fails_otherwise_is_an_error(copy, monkeypatch):
 
 @pytest.mark.parametrize("which", ["the first", "all"])
 @pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name not in WITHOUT_RUNS])
-def test_every_experiment_survives_runs_that_diverged(
-    name, which, smoked, shared, tmp_path, request
-):
-    known = read_run(smoked(name)).results["runs"]
-    request.getfixturevalue("nothing_trains")  # from here on
-    bad = known[:1] if which == "the first" else known
-    store = Store(copied_records(shared, tmp_path / "store"))
-    for record in store.records.values():
-        if record["name"] in {run["record"] for run in bad}:
-            # As training leaves it that stops at once: no result, no checkpoint to read.
-            record |= {"failure": "the loss is not a number", "results": {}, "metrics": []}
-            record |= {"checkpoints": [], "evaluations": []}
+@pytest.mark.usefixtures("nothing_trains")
+def test_every_experiment_survives_runs_that_diverged(name, which, committed, tmp_path):
+    plan = plan_runs(EXPERIMENTS[name], Setting())
+    bad, store = plan[:1] if which == "the first" else plan, deepcopy(committed)
+    for run in bad:
+        # As training leaves it that stops at once: no result, no checkpoint to read.
+        store.find(run).record.update(
+            {"failure": "the loss is not a number", "results": {}, "metrics": []},
+            checkpoints=[],
+            evaluations=[],
+        )
     out = reproduce(name, Setting(), tmp_path / "out", store=store)
     html, results = reproduce_page(out).read_text(encoding="utf-8"), read_run(out).results
     failed = [run["name"] for run in results["runs"] if run["failure"]]
-    assert failed == [run["name"] for run in bad]
+    assert failed == [run.name for run in bad]
     assert html.count("the loss is not a number") == len(bad)
     if which == "all":
         cells = [cell for row in results["rows"] for cell in row["measures"].values()]
@@ -485,14 +502,13 @@ def test_an_experiment_says_which_options_change_it(name, all_sets):
         assert usual == plan_runs(experiment, Setting("paper"))
 
 
-def test_with_a_queue_nothing_but_the_number_of_negatives_differs(smoked, shared):
+def test_with_a_queue_nothing_but_the_number_of_negatives_differs(committed):
     plan = plan_runs(EXPERIMENTS["fig-learning-rate"], Setting("smoke"))
     queued = [one.config for one in plan if one.config.model.queue]
     alike = {one.override(queue=128, rate=0.1) for one in queued}
     assert len(alike) == 1 and len({one.model.queue for one in queued}) == 2
-    smoked("fig-learning-rate")
     for run in plan:
-        logged = Store(shared).find(run).record["metrics"][-1]["negatives"]
+        logged = committed.find(run).record["metrics"][-1]["negatives"]
         assert logged == negatives_of(run.config)
 
 
