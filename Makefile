@@ -15,8 +15,9 @@ define INSTALL
     $(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --editable '.[$(EXTRAS)]'; } || \
     $(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]'
 endef
-# One thread per test process: more only fight over the cores.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses=8
+# One thread per test process: more only fight over the cores. Tests of a file stay together as far
+# as possible, since they share what was trained.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --maxprocesses=8
 
 # From nothing, so that every notebook is executed and no page of an earlier build is left.
 define DOCS

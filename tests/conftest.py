@@ -66,6 +66,15 @@ def browser() -> str:
     return found or pytest.skip("no chromium to render the page with; see .ci/run")
 
 
+@pytest.fixture
+def plain_charts(monkeypatch):
+    """Charts without drawings, which take most of a page's time, for tests that read no chart."""
+    from flatnce.report.charts import Chart
+
+    empty = '<svg class="chart" role="img"><title>{}</title></svg>'
+    monkeypatch.setattr(Chart, "svg", lambda self: empty.format(self.title))
+
+
 @pytest.fixture(scope="module")
 def window(browser, tmp_path_factory):
     """One browser window for all tests of a file: a start takes long."""

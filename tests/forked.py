@@ -79,6 +79,7 @@ class Forked:
         self._process = context.Process(target=_work, args=(job,))
         self._process.start()
         self.pid = self._process.pid
+        self.said = Path(self._heard.name, "out")  # what it has printed so far
 
     def send_signal(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)

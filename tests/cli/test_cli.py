@@ -46,8 +46,9 @@ def test_an_unknown_command_is_named_with_a_hint(capsys, typed, words):
     assert typed in shown and words in shown and shown.count("\n") == 1
 
 
-def test_the_demo_prints_a_table_and_writes_a_page(tmp_path, monkeypatch, capfd):
-    done = python("-m", "flatnce", "demo", *TINY, cwd=tmp_path)
+def test_the_demo_prints_a_table_and_writes_a_page(tmp_path, monkeypatch, capfd, plain_charts):
+    monkeypatch.chdir(tmp_path)
+    done = Forked("demo", *TINY).wait()
     assert done.returncode == 0, done.stderr
     assert "Large-pool" in done.stdout and "runs/demo/report.html" in done.stdout
     assert done.stderr == ""
@@ -56,7 +57,6 @@ def test_the_demo_prints_a_table_and_writes_a_page(tmp_path, monkeypatch, capfd)
     assert {path.name for path in folder.iterdir()} == wanted
     assert str(tmp_path) not in (folder / "environment.json").read_text()
     # A later demo takes the earlier one's place.
-    monkeypatch.chdir(tmp_path)
     assert main(["demo", *TINY, "--json"]) == 0
     assert len(json.loads(capfd.readouterr().out)["cases"]) == 4
     assert {path.name for path in folder.iterdir()} == wanted
@@ -69,7 +69,6 @@ def test_the_demo_prints_a_table_and_writes_a_page(tmp_path, monkeypatch, capfd)
         (["demo"], "jinja2", "cli,report"),
         (["mi", "data.csv", "--x", "mass"], "pandas", "cli,report,mi"),
         (["train", "digits"], "tyro", "cli,report,train"),
-        (["train", "digits", "--epochs", "1"], "safetensors", "cli,report,train"),
     ],
 )
 def test_a_missing_package_is_one_line_that_names_the_extras(tmp_path, command, missing, extras):
@@ -81,6 +80,15 @@ def test_a_missing_package_is_one_line_that_names_the_extras(tmp_path, command, 
     assert done.returncode == 1
     *_, said = done.stderr.splitlines()
     assert missing in said and f"pip install 'flatnce[{extras}]'" in said
+
+
+def test_a_package_that_is_missed_late_leaves_no_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("safetensors", "safetensors.torch"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert main(["train", "digits", "--epochs", "1"]) == 1
+    *_, said = capsys.readouterr().err.splitlines()
+    assert "safetensors is not installed: pip install 'flatnce[cli,report,train]'" in said
     assert not list(tmp_path.glob("runs/*"))  # no folder without a checkpoint is left
 
 

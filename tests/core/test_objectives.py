@@ -182,6 +182,10 @@ def module_for(
 LEARNED = {
     name: call for name, call in CALLS.items() if name not in ("by chunks", "queue and batch")
 }
+LEARNING = [
+    *(("learned", "chunked", *call) for call in LEARNED.values()),
+    *(("tensor", "dense", *call) for call in list(LEARNED.values())[:2]),
+]
 
 
 @pytest.mark.parametrize(("name", "options"), list(CALLS.values()), ids=list(CALLS))
@@ -282,8 +286,7 @@ def test_keys_are_enqueued_in_training_only(training):
 
 
 @every_objective
-@pytest.mark.parametrize(("kind", "kernel"), [("tensor", "dense"), ("learned", "chunked")])
-@pytest.mark.parametrize(("name", "options"), list(LEARNED.values()), ids=list(LEARNED))
+@pytest.mark.parametrize(("kind", "kernel", "name", "options"), LEARNING)
 def test_a_learned_temperature_follows_infonce_unless_told_otherwise(
     entry, kind, kernel, name, options
 ):

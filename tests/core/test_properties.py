@@ -188,7 +188,7 @@ def slack_of(contrast: Contrast, power: float = 1.0) -> float:
 # --- No NaN, and no error but those that are due -------------------------------------------------
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(draws(), temperatures, powers, st.sampled_from(["dense", "chunked"]))
 def test_a_batch_is_either_refused_for_a_reason_or_finite_throughout(
     batch, temperature, power, kernel
@@ -213,7 +213,7 @@ def test_a_batch_is_either_refused_for_a_reason_or_finite_throughout(
     assert [g.dtype for g in gradients[:-1]] == [batch.dtype] * len(leaves)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(draws(), temperatures, powers)
 def test_diagnostics_stay_within_their_bounds(batch, temperature, power):
     assume(not batch.is_bad())
@@ -243,7 +243,7 @@ def test_diagnostics_stay_within_their_bounds(batch, temperature, power):
 # --- Invariance ----------------------------------------------------------------------------------
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(draws(), temperatures, powers, st.randoms(use_true_random=False))
 def test_the_order_of_the_samples_does_not_matter(batch, temperature, power, chance):
     assume(not batch.is_bad())
@@ -258,7 +258,7 @@ def test_the_order_of_the_samples_does_not_matter(batch, temperature, power, cha
     )
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     st.integers(1, 6),
     st.integers(2, 7),

@@ -25,7 +25,7 @@ DATA = Path(__file__).parent
 
 
 @pytest.fixture(autouse=True)
-def old(tmp_path, monkeypatch):
+def old(tmp_path, monkeypatch, plain_charts):
     narrow = partial(models.SmallNet, width=8)
     monkeypatch.setattr(models, "SmallNet", narrow)
     for name in ("first", "grid"):

@@ -117,7 +117,7 @@ def _dispatch(name: str, arguments: list[str]) -> int:
         missing = (error.name or "").partition(".")[0]
         if missing not in EXTRAS + TRAINING_EXTRAS + TABLE_EXTRAS:
             raise
-        light = name in ("demo", "doctor", "cost") and missing in EXTRAS
+        light = name in ("demo", "doctor") and missing in EXTRAS
         needed = "" if light else ",mi" if name == "mi" else ",train"
         remedy = f"pip install 'flatnce[cli,report{needed}]'"
         return _complain(f"{called}: {missing} is not installed: {remedy}", 1)

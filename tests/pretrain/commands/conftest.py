@@ -1,4 +1,4 @@
-"""Every command runs in a folder of its own, without data sets."""
+"""Every command runs in a folder of its own, without data sets; charts are not drawn."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from export_subjects import write_run
 
 
 @pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+def _in_a_folder_of_its_own(tmp_path, monkeypatch, plain_charts):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FLATNCE_DATA", str(tmp_path / "no-data"))
 

@@ -2,8 +2,6 @@
 
 import json
 import signal
-import subprocess
-import sys
 import urllib.request
 
 import pytest
@@ -11,6 +9,7 @@ import pytest
 import made_runs
 from flatnce.cli import main
 from flatnce.pretrain.runs.log import RunLog
+from forked import Forked, wait_for_lines
 
 QUICK = ["--images", "40", "--device", "cpu"]
 
@@ -58,26 +57,19 @@ def test_the_page_of_a_demo_is_its_own(tmp_path, capsys, more, words):
 
 def test_watch_serves_the_page_until_it_is_stopped(tmp_path):
     made_runs.write_run(tmp_path / "runs" / "going", finished=False)
-    command = [sys.executable, "-W", "error", "-m", "flatnce", "report", "going", "--watch"]
-    process = subprocess.Popen(
-        [*command, "--no-portrait", "--json"],
-        stdout=subprocess.PIPE,
-        text=True,
-        # A shell that starts the tests in the background lets them and this ignore Ctrl-C.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    process = Forked("report", "going", "--watch", "--no-portrait", "--json")
     try:
-        said = [json.loads(process.stdout.readline()) for _ in range(2)]
-        address = said[1]["address"]
+        wait_for_lines(process.said, 2)
+        address = json.loads(process.said.read_text().splitlines()[1])["address"]
         assert address.startswith("http://127.0.0.1:")
         with urllib.request.urlopen(address, timeout=60) as answer:
             assert "Epoch 4.00 of 4, step 400; stopped" in answer.read().decode()
         process.send_signal(signal.SIGINT)
-        rest, _ = process.communicate(timeout=60)
-    finally:
-        process.kill()  # nothing, unless something above failed
-        process.wait()
-    assert process.returncode == 0 and rest == ""
+    except BaseException:
+        process.kill()
+        raise
+    done = process.wait(timeout=60)
+    assert done.returncode == 0 and len(done.stdout.splitlines()) == 2
 
 
 def test_watch_says_its_address_and_answers_before_the_encoder_is_looked_at(
