@@ -137,7 +137,9 @@ class CudaGraphStep:
     A step that cannot be captured runs eagerly; ``notify`` is called once with the reason.
     """
 
-    def __init__(self, step: Step, notify: Callable[[str], None]) -> None:
+    def __init__(
+        self, step: Step, notify: Callable[[str], None], stream: torch.cuda.Stream | None = None
+    ) -> None:
         self.step, self.notify = step, notify
         self.calls = 0
         self.eager = EAGER_STEPS_OF_PROCESSES if distributed.is_active() else EAGER_STEPS
@@ -147,7 +149,7 @@ class CudaGraphStep:
         # keeps it: streams are few, and each holds a library's workspace.
         current = torch.cuda.current_stream()
         alone = current == torch.cuda.default_stream()
-        self.stream = torch.cuda.Stream(priority=-1) if alone else current
+        self.stream = stream or (torch.cuda.Stream(priority=-1) if alone else current)
 
     def __call__(self, images: Tensor, indices: Tensor, epoch: Tensor) -> None:
         self.calls += 1
@@ -221,6 +223,7 @@ class Training:
         )
         if isinstance(self.images.image_set, OwnSet) and self.images.image_set.ids is not None:
             self.learner.ids = torch.as_tensor(self.images.image_set.ids).long().to(device)
+        self.stream: torch.cuda.Stream | None = None  # of captured steps, if it must be this one
         self._wrap_encoder()
         learns_scale = OBJECTIVES[config.loss.objective].learns_scale
         for name, parameter in self.learner.objective.named_parameters():
@@ -257,13 +260,13 @@ class Training:
             known = inspect.signature(DistributedDataParallel.__init__).parameters
             new, old = "forward_sync_buffers", "broadcast_buffers"
             without: dict[str, Any] = {new if new in known else old: False}
-            # It accumulates gradients on the stream of its construction, which in a captured
-            # step must not be the default stream.
-            aside = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
-            with torch.cuda.stream(aside):
+            # It accumulates gradients on the stream of its construction: that of the capture.
+            fast = self.device.type == "cuda" and self.config.run.fast
+            self.stream = torch.cuda.Stream(self.device, priority=-1) if fast else None
+            with torch.cuda.stream(self.stream):
                 wrapper = DistributedDataParallel(self.learner.encoder, **without)
-            if aside is not None:
-                torch.cuda.current_stream().wait_stream(aside)
+            if self.stream is not None:
+                torch.cuda.current_stream().wait_stream(self.stream)
             self.learner.call_through(wrapper)
         elif self.device.type == "cuda" and self.config.run.fast:
             self.learner.call_through(fuse_resnet(self.learner.encoder) or self.learner.encoder)
@@ -277,7 +280,7 @@ class Training:
             self.notes.append("with micro_batch a step is not captured as a CUDA graph")
             return step
         self.learner.objective.captured = True  # also in the eager steps before the capture
-        return CudaGraphStep(step, self.notes.append)
+        return CudaGraphStep(step, self.notes.append, self.stream)
 
     def batches(self) -> Iterator[tuple[Batch, int]]:
         """The batches from the present step to the end of the run, each with its epoch."""
