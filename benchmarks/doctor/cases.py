@@ -115,12 +115,6 @@ def healthy_in_float16(g):
 
 
 @case()
-def healthy_in_bfloat16(g):
-    given = pair(g, size(g), 128, uniform(g, 0.45, 0.6)) | {"temperature": 0.1}
-    return Case(given | {"precision": "bfloat16"})
-
-
-@case()
 def healthy_in_batches(g):
     given = pair(g, 512, 128, uniform(g, 0.3, 0.4)) | {"temperature": 0.1}
     return Case(given | {"batch_size": 64})
@@ -145,13 +139,6 @@ def saturated_small_batch(g):
 def saturated_two_towers(g):
     given = pair(g, size(g), 256, uniform(g, 0.6, 0.7), 0.02) | {"temperature": 0.05}
     return Case(given | {"layout": "two_tower"})
-
-
-@case("saturated")
-def saturated_in_float16_with_a_scaler(g):
-    # The same as "dead in float16 without a scaler", with the default one.
-    given = pair(g, 256, 256, uniform(g, 0.93, 0.95), 0.005) | {"temperature": 0.05}
-    return Case(given | {"precision": "float16"})
 
 
 # Collapsed: cosines of different samples above 0.975, which is what uniformity -0.1 means.
@@ -187,17 +174,6 @@ def one_tower(g, collapsed):
     n = size(g)
     views = [sphere(g, n, 64).float(), cone(g, n, 64, 0.05)["z1"]]
     return {"z1": views[1 - collapsed], "z2": views[collapsed]}
-
-
-@case("collapsed", "dead in float16")
-def collapsed_below_float16(g):
-    # Rows differ by a tenth of what float16 resolves.
-    return Case(cone(g, size(g), 128, 1e-4) | {"temperature": 0.1, "precision": "float16"})
-
-
-@case("collapsed", "dead in bfloat16")
-def collapsed_below_bfloat16(g):
-    return Case(cone(g, size(g), 128, 5e-4) | {"temperature": 0.1, "precision": "bfloat16"})
 
 
 def cone(g, n, d, width):
@@ -331,50 +307,6 @@ def false_negatives_by_label(g):
     z = normalize(0.6 * sphere(g, 10, 256)[labels] + 0.8 * sphere(g, n, 256), dim=1)
     given = {"z1": z.float(), "z2": turned(g, z, 0.75).float(), "labels": labels}
     return Case(given | {"temperature": 0.1})
-
-
-# Numbers that a precision cannot hold.
-
-
-@case("saturated", "dead in float16")
-def dead_in_float16_without_a_scaler(g):
-    # gain exp(-12), over 512 rows and 256 dimensions: below float16's least number, 6e-8.
-    given = pair(g, 256, 256, uniform(g, 0.93, 0.95), 0.005) | {"temperature": 0.05}
-    return Case(given | {"precision": "float16", "loss_scale": 1.0})
-
-
-@case("dead in float16")
-def dead_in_float16_by_overflow(g):
-    given = pair(g, size(g), 128, uniform(g, 0.45, 0.6))
-    scaled = {name: 1e6 * given[name] for name in ("z1", "z2")}
-    return Case(scaled | {"temperature": 0.1, "precision": "float16"})
-
-
-@case("dead in float16")
-def dead_in_float16_by_underflow(g):
-    given = pair(g, size(g), 128, uniform(g, 0.45, 0.6))
-    scaled = {name: 1e-7 * given[name] for name in ("z1", "z2")}
-    return Case(scaled | {"temperature": 0.1, "precision": "float16"})
-
-
-@case("saturated", "dead in bfloat16")
-def dead_in_bfloat16(g):
-    return lost_pull(g, "bfloat16")
-
-
-@case("saturated", "dead in float32")
-def dead_in_float32(g):
-    return lost_pull(g, "float32")
-
-
-def lost_pull(g, precision):
-    """At a gap of log 510 + 0.6 - 28 = -21, cross-entropy's p - 1 is rounded to 0: no pull.
-
-    In 2048 dimensions hundreds of negatives share the push, which is short, so the pull was most
-    of the gradient.
-    """
-    given = pair(g, 256, 2048, uniform(g, 0.54, 0.58), 0.005) | {"temperature": 0.02}
-    return Case(given | {"precision": precision})
 
 
 # Too few negatives: 2 (n - 1), or n - 1 in two towers, under 16.

@@ -1,4 +1,4 @@
-"""The doctor: what is wrong with embeddings, a run, a folder of curves or an installation.
+"""The doctor: what is wrong with embeddings, a run or an installation.
 
 Not called ``doctor``, so that importing a part never replaces the function ``flatnce.doctor``.
 Names are imported when first used: the installation is examined with a broken torch, too.

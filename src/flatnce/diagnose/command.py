@@ -1,4 +1,4 @@
-"""``flatnce doctor``: what is wrong with a run, embeddings, curves or this installation."""
+"""``flatnce doctor``: what is wrong with a run, embeddings or this installation."""
 
 from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
@@ -16,23 +16,19 @@ from flatnce.messages import check_choice
 class DoctorOptions:
     """Say what is wrong, on which evidence, and what to do about it, in order.
 
-    Saturated, collapsed, dead in this precision, too few negatives, false negatives, duplicates,
-    a temperature out of range. Without a name it checks this installation.
+    Saturated, collapsed, too few negatives, false negatives, duplicates, a temperature out of
+    range. Without a name it checks this installation.
     """
 
-    # A run's name in runs/ or its folder, an .npz file with z1 and z2 (and labels, ids,
-    # temperature, batch_size, where known), or a TensorBoard folder.
-    target: Annotated[
-        str | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|FILE.npz|FOLDER")
-    ] = None
+    # A run's name in runs/ or its folder, or an .npz file with z1 and z2 (and labels, ids,
+    # temperature, batch_size, where known).
+    target: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|FILE.npz")] = (
+        None
+    )
     # Of the loss, for embeddings.
     temperature: Annotated[float | None, tyro.conf.arg(metavar="T")] = None
     # Samples of a training batch, for embeddings; by default all rows are one.
     batch_size: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
-    # In which the loss is computed, for embeddings; by default theirs.
-    precision: Literal["float16", "bfloat16", "float32", "float64"] | None = None
-    # Of a gradient scaler, for embeddings; 1 if there is none.
-    loss_scale: Annotated[float | None, tyro.conf.arg(metavar="S")] = None
     # two_view (SimCLR) or two_tower (CLIP, retrieval).
     layout: Literal["two_view", "two_tower"] = "two_view"
     # The loss's name, for example InfoNCE; the remedies depend on it.

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn.functional import cross_entropy, normalize
+from torch.nn.functional import normalize
 
 from flatnce.core.contrast import contrast_of, importance_weights
 from flatnce.core.diagnostics import Monitor, Snapshot, temperature_for_ess
@@ -23,9 +23,7 @@ from flatnce.diagnose.rules import findings_on
 from flatnce.messages import check_choice
 
 LAYOUTS: dict[str, Any] = {"two_view": two_view, "two_tower": two_tower}
-PRECISIONS = {name: getattr(torch, name) for name in ("float16", "bfloat16", "float32", "float64")}
 DEFAULT_TEMPERATURE = 0.1  # of the losses of this package
-LOSS_SCALE = 2.0**16  # what torch.amp.GradScaler starts with, which float16 is not used without
 
 # One row in fifty is pushed from itself; one sample twice in a batch of 256 stays below.
 TWINS_A_ROW = 0.02
@@ -40,18 +38,15 @@ FALSE_WEIGHT = 0.5
 # Spreads between positives and the negatives' median. Real negatives have a heavier tail than the
 # normal distribution: at 3.0 to 3.2 repeated images made no difference to the rate.
 SEPARATION = 4.0
-# Cosine of a gradient with the exact one: below it the error is as long as the signal.
-ALIVE = 0.7
 # In the middle of the range of ESS that the paper found good, 0.15 to 0.4.
 GOOD_ESS = 0.3
 
 # Bounds of the cost: samples whose pairs are all compared; that are judged as one batch if no
 # batch size is given; in the search of a better temperature, which computes all scores 41 times;
-# of a gradient's cosine; and the side of the largest matrix whose eigenvalues are computed.
+# and the side of the largest matrix whose eigenvalues are computed.
 MOST_ROWS = 4096
 MOST_TOGETHER = 2048
 MOST_SEARCHED = 512
-MOST_IN_GRADIENT = 256
 LARGEST_GRAM = 2048
 
 
@@ -96,8 +91,6 @@ def doctor(
     labels: Any = None,
     ids: Any = None,
     batch_size: int | None = None,
-    precision: str | None = None,
-    loss_scale: float | None = None,
     layout: str = "two_view",
     objective: str = "",
     subject: str = "embeddings",
@@ -113,8 +106,6 @@ def doctor(
         labels: One class per sample, to count false negatives; negative ones are unknown.
         ids: One integer per sample: equal ones are known to be the same sample.
         batch_size: Samples of a training batch; by default all rows, or 2,048 of more.
-        precision: Of the loss: ``float16``, ``bfloat16``, ``float32``; by default that of ``z1``.
-        loss_scale: Of a gradient scaler; by default 65536 in float16 and 1 (none) elsewhere.
         layout: ``two_view`` (SimCLR) or ``two_tower`` (CLIP, retrieval).
         objective: The loss's name, for example ``InfoNCE``; remedies depend on it.
         subject: What the diagnosis calls it.
@@ -130,9 +121,7 @@ def doctor(
     one, two = one.to(wider), two.to(wider)
     classes = None if labels is None else _integers("labels", labels, one)
     same = None if ids is None else _integers("ids", ids, one)
-    _check_numbers(len(one), temperature, loss_scale, batch_size)
-    named = precision or str(one.dtype).removeprefix("torch.")
-    check_choice("precision", named, PRECISIONS)
+    _check_numbers(len(one), temperature, batch_size)
     check_choice("layout", layout, LAYOUTS)
 
     usable = _usable_rows(one, two)
@@ -145,17 +134,14 @@ def doctor(
     case = replace(whole.of(usable.nonzero()[:, 0]), batch_size=known[1])
     numbers: dict[str, Any] = {"samples": n, "width": one.shape[1]}
     judged = _drawn(case) if batch_size is None else case
-    found += _findings(case, judged, numbers, named, loss_scale, temperature is None)
+    found += _findings(case, judged, numbers, temperature is None)
     unknown = _unknown(numbers, temperature is None, batch_size is None, len(judged.z1))
     return Diagnosis(subject, in_order(found), numbers, unknown)
 
 
-def _check_numbers(
-    n: int, temperature: float | None, loss_scale: float | None, batch_size: int | None
-) -> None:
-    for name, number in (("temperature", temperature), ("loss_scale", loss_scale)):
-        if number is not None and not _is_positive(number):
-            raise ValueError(f"{name}={number!r} must be a positive finite number")
+def _check_numbers(n: int, temperature: float | None, batch_size: int | None) -> None:
+    if temperature is not None and not _is_positive(temperature):
+        raise ValueError(f"temperature={temperature!r} must be a positive finite number")
     if batch_size is not None and not (isinstance(batch_size, Integral) and 2 <= batch_size <= n):
         raise ValueError(
             f"batch_size={batch_size!r} must be a whole number between 2 and the {n} "
@@ -164,17 +150,11 @@ def _check_numbers(
 
 
 def _findings(
-    case: Case,
-    judged: Case,
-    numbers: dict[str, Any],
-    precision: str,
-    loss_scale: float | None,
-    any_temperature: bool,
+    case: Case, judged: Case, numbers: dict[str, Any], any_temperature: bool
 ) -> list[Finding]:
     found = _on_batches(judged, numbers)
     kinds = {one.kind for one in found}
     found += _on_neighbours(replace(case, batch_size=judged.batch_size), numbers, kinds)
-    found += _on_precision(judged, numbers, precision, loss_scale, kinds)
     if any_temperature:
         found = [one for one in found if not one.kind.startswith("temperature")]
     return found
@@ -183,8 +163,7 @@ def _findings(
 def read_embeddings(path: str | Path) -> dict[str, Any]:
     """Arguments of :func:`flatnce.doctor` from an ``.npz`` file.
 
-    Other arrays in it are not read. NumPy has no bfloat16: save such embeddings as float32 and
-    pass ``precision="bfloat16"``.
+    Other arrays in it are not read. NumPy has no bfloat16: save such embeddings as float32.
 
     Arguments:
         path: Written by ``numpy.savez(path, z1=..., z2=...)``; may also hold ``labels``, ``ids``,
@@ -464,59 +443,6 @@ def _by_label(
         "false_negative_rate_by_label": float(same.sum() / apart[known].sum()),
         "false_negative_weight_by_label": float((weights[known] * same).sum(dim=1).mean()),
     }
-
-
-# --- Precision: how much of the gradient it preserves --------------------------------------------
-
-
-def _on_precision(
-    case: Case, numbers: dict[str, Any], precision: str, scale: float | None, kinds: set[str]
-) -> list[Finding]:
-    for name in dict.fromkeys(("float16", "bfloat16", precision)):
-        usual = LOSS_SCALE if name == "float16" else 1.0
-        used = scale if scale is not None and name == precision else usual
-        numbers[f"survival_{name}"] = survival(case, name, used)
-    cosine = numbers[f"survival_{precision}"]
-    # Where all rows are one, rounding is not the cause: the collapse is.
-    if cosine is None or cosine >= ALIVE or (precision == "float32" and "collapsed" in kinds):
-        return []
-    return [finding(f"dead in {precision}", cosine=cosine)]
-
-
-def survival(case: Case, precision: str, loss_scale: float = 1.0) -> float | None:
-    """Cosine of the first batch's gradient in a precision with the exact one; None without one.
-
-    Computed is what scripts do: rows, scores and their gradients in the precision, the
-    cross-entropy between in float32, as GPUs compute it. flatnce's own losses compute scores in
-    float32 and are not affected.
-    """
-    some = slice(min(case.batch_size, MOST_IN_GRADIENT))
-    rows = torch.cat([case.z1[some], case.z2[some]]).detach()
-    exact = _gradient(rows.double(), case, 1.0)
-    length = exact.norm()
-    if not bool(length > 0):
-        return None
-    rounded = _gradient(rows.to(PRECISIONS[precision]), case, loss_scale)
-    cosine = float((exact * rounded).sum() / (length * rounded.norm()))
-    return cosine if bool(rounded.isfinite().all()) and cosine == cosine else 0.0
-
-
-def _gradient(z: Float[Tensor, "n d"], case: Case, scale: float) -> Float[Tensor, "n d"]:
-    """The gradient of the mean cross-entropy over both views' rows, in the rows' precision."""
-    n = z.shape[0]
-    with torch.enable_grad(), torch.autocast(z.device.type, enabled=False):
-        leaf = z.clone().requires_grad_(True)
-        rows = normalize(leaf, dim=1)
-        scores = (rows @ rows.T) / case.temperature
-        places = torch.arange(n, device=z.device)
-        side = places // (n // 2)
-        left_out = places[:, None] == places
-        if case.layout == "two_tower":
-            left_out = side[:, None] == side
-        logits = scores.to(torch.promote_types(z.dtype, torch.float32))
-        loss = cross_entropy(logits.masked_fill(left_out, -torch.inf), places.roll(n // 2))
-        (gradient,) = torch.autograd.grad(loss * scale, leaf)
-    return gradient.double() / scale
 
 
 def _unknown(

@@ -48,11 +48,10 @@ def test_a_run_whose_checkpoints_are_gone_gets_a_page_and_a_reason(tmp_path, cap
     assert (tmp_path / "runs" / "old" / "report.html").is_file()
 
 
-@pytest.mark.parametrize("more, words", [([], "unfinished"), (["--out", "a.html"], "--out")])
-def test_the_page_of_a_demo_is_its_own(tmp_path, capsys, more, words):
+def test_a_run_of_another_command_is_refused(tmp_path, capsys):
     RunLog(tmp_path / "demo", kind="demo", config={})
-    assert main(["report", "demo", *more]) == 2
-    assert words in capsys.readouterr().err
+    assert main(["report", "demo", "--no-portrait"]) == 2
+    assert "demo holds a demo run; name one of `flatnce train`" in capsys.readouterr().err
 
 
 def test_watch_serves_the_page_until_it_is_stopped(tmp_path):

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from flatnce.pretrain.page.run import page_of_run
-from flatnce.pretrain.page.serve import loopback_of, serve, state_of
+from flatnce.pretrain.page.serve import serve, state_of
 from flatnce.pretrain.runs.log import RunLog
 from made_runs import write_run
 
@@ -75,14 +75,3 @@ def test_a_damaged_run_is_said_and_the_server_goes_on(ask, place):
     assert status == 503 and "damaged" in text
     (place / "config.json").write_text(whole)
     assert ask()[0] == 200
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.1", "example.com", ""])
-def test_other_hosts_are_refused(host):
-    with pytest.raises(ValueError, match=r"served on 127\.0\.0\.1 only"):
-        loopback_of(host)
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.7", "localhost"])
-def test_this_machine_is_taken(host):
-    assert loopback_of(host) == host

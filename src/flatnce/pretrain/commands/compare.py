@@ -14,7 +14,6 @@ from flatnce.cli.console import column_lines, print_json
 from flatnce.cli.options import parse_options
 from flatnce.messages import check_choice
 from flatnce.pretrain.commands import RunNames
-from flatnce.pretrain.page import loopback_of
 from flatnce.pretrain.runs.folder import named_runs
 from flatnce.report.charts import FORMATS, write_figures
 from flatnce.report.page import Page, check_place, write_page
@@ -31,14 +30,12 @@ class PageOptions:
     # comparison.html here (none with --json).
     out: Path | None = None
     watch: bool = False  # Serve the page on this machine and follow the run while it goes on.
-    host: str = "127.0.0.1"  # Where to serve: 127.0.0.1 or another loopback address.
     port: int = 0  # Where to serve; any free port by default.
     figures: Path | None = None  # Also write every chart for a paper into this folder.
     formats: tuple[str, ...] = FORMATS  # Formats of these figures.
     json: bool = False  # Print what was found as JSON and nothing else.
 
     def __post_init__(self) -> None:
-        loopback_of(self.host)
         if not 0 <= self.port < 2**16:
             raise ValueError(f"port={self.port} must be from 0 (any free one) to {2**16 - 1}")
         for name in self.formats:
@@ -159,7 +156,7 @@ def served(
         return
     from flatnce.pretrain.page.serve import serve
 
-    with serve(directories, page, host=options.host, port=options.port) as (address, answering):
+    with serve(directories, page, options.port) as (address, answering):
         if not options.json:
             print(f"{address} follows the run; stop with Ctrl-C", flush=True)
         yield

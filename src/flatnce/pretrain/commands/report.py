@@ -2,26 +2,15 @@
 
 from dataclasses import dataclass, field
 from functools import partial
-from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
-from flatnce.cli.console import print_json
 from flatnce.cli.options import parse_options
 from flatnce.pretrain.commands import RunNames
 from flatnce.pretrain.commands.compare import PageOptions, compare, publish
-from flatnce.pretrain.page import InspectionOptions
 from flatnce.pretrain.runs.folder import named_runs
-from flatnce.pretrain.runs.log import read_run
-
-# The pages of other kinds of run, as (module, function): imported on demand, since this package
-# does not depend on theirs.
-OTHER_PAGES = {
-    "demo": ("flatnce.paper.demo", "demo_page"),
-    "reproduce": ("flatnce.paper.reproduce.page", "reproduce_page"),
-}
 
 
 @dataclass(frozen=True)
@@ -32,10 +21,8 @@ class ReportOptions:
     # Inspect the encoder (similarities, 2-D picture, nearest neighbours); --no-portrait
     # leaves it out.
     portrait: bool = True
-    # How much is inspected.
-    inspection: Annotated[InspectionOptions, tyro.conf.arg(name="")] = field(
-        default_factory=InspectionOptions
-    )
+    images: int = 1000  # Images of the test set to inspect it by.
+    pictures: bool = True  # Keep small pictures of neighbours; --no-pictures keeps their labels.
     step: int | None = None  # Which checkpoint to inspect; the newest by default.
     device: str = "auto"  # auto, cpu, cuda or cuda:1.
     # Where the page goes.
@@ -50,35 +37,25 @@ def run(arguments: list[str]) -> int:
         return compare(directories, options.page)
     from flatnce.pretrain.page.run import page_of_run
 
-    (directory,), asked = directories, options.page
-    kind = read_run(directory).kind
-    if kind not in OTHER_PAGES:
-        return publish(
-            directories,
-            asked.out or directory / "report.html",
-            partial(page_of_run, directory),
-            asked,
-            partial(_inspect, directory, options),
-        )
-    if asked.out or asked.watch or asked.figures:
-        raise ValueError(
-            f"{str(directory)!r} is a {kind} run: --out, --watch and --figures are for runs of "
-            "`flatnce train`; its page is report.html in its folder"
-        )
-    module, name = OTHER_PAGES[kind]
-    page = str(getattr(import_module(module), name)(directory))
-    (print_json if asked.json else print)({"page": page} if asked.json else f"the page: {page}")
-    return 0
+    (directory,) = directories
+    return publish(
+        directories,
+        options.page.out or directory / "report.html",
+        partial(page_of_run, directory),
+        options.page,
+        partial(_inspect, directory, options),
+    )
 
 
 def _inspect(directory: Path, options: ReportOptions) -> str:
     """Inspect the encoder; the reason if that is not possible and no step was named."""
     from flatnce.pretrain.page.inspection import inspect_encoder, is_current
 
-    if not options.portrait or is_current(directory, options.inspection, options.step):
+    asked: dict[str, Any] = {"images": options.images, "pictures": options.pictures}
+    if not options.portrait or is_current(directory, options.step, **asked):
         return ""
     try:
-        inspect_encoder(directory, options.inspection, step=options.step, device=options.device)
+        inspect_encoder(directory, **asked, step=options.step, device=options.device)
     except OSError as error:
         if options.step is not None:
             raise

@@ -9,7 +9,7 @@ import io
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,11 @@ from torch.nn.functional import normalize
 from flatnce.environment import plain
 from flatnce.extras import require_extra
 from flatnce.files import replace_text
+from flatnce.messages import check_at_least
 from flatnce.pretrain.data import FolderSet, OwnSet, permutation
 from flatnce.pretrain.data.own_set import AnySet
 from flatnce.pretrain.evaluation import Bench, Options
-from flatnce.pretrain.page import TEXT, InspectionOptions
+from flatnce.pretrain.page import TEXT
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import FORMAT_VERSION
 from flatnce.pretrain.training.images import load_images, views_of
@@ -36,6 +37,8 @@ from flatnce.report.page import Figure, Gallery, Paragraph, Picture, Section, Ta
 __all__ = ["inspect_encoder", "is_current"]
 
 FILE = "portrait.json"
+SEED = 0  # of every draw
+QUERIES, NEIGHBOURS = 6, 5  # images whose nearest neighbours are shown, and how many of each
 KINDS = {"positive": "positives", "negative": "negatives"}
 
 Inspection = Mapping[str, Any]
@@ -43,8 +46,9 @@ Inspection = Mapping[str, Any]
 
 def inspect_encoder(
     directory: str | Path,
-    options: InspectionOptions | None = None,
     *,
+    images: int = 1000,
+    pictures: bool = True,
     step: int | None = None,
     device: str = "auto",
 ) -> Path:
@@ -52,36 +56,37 @@ def inspect_encoder(
 
     Arguments:
         directory: The run.
-        options: How much is inspected.
+        images: Images drawn from the test set.
+        pictures: Whether to keep small pictures of neighbours, beside their labels.
         step: Which checkpoint; the newest by default.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:1``.
     """
-    asked = options or InspectionOptions()
+    check_at_least("images", images, 10)
     run = load_encoder(directory, step, choose_device(device))
     bench = Bench(run, Options(workers=run.config.data.workers))
-    images, part = _images(bench, asked)
+    some, part = _images(bench, images)
     # One class number per image; None without labels, or with several per image.
-    has_labels = images.labels.ndim == 1 and int(images.labels.min()) >= 0
-    labels = images.labels.tolist() if has_labels else None
-    rows = normalize(bench.extract(images).features, dim=1).cpu()
+    has_labels = some.labels.ndim == 1 and int(some.labels.min()) >= 0
+    labels = some.labels.tolist() if has_labels else None
+    rows = normalize(bench.extract(some).features, dim=1).cpu()
     found = {
         "format_version": FORMAT_VERSION,
         "step": run.step,
         "data": bench.data,
         "part": part,
-        "images": len(images),
-        "options": asdict(asked),
-        "classes": list(images.classes) if labels is not None else [],
-        "similarities": _similarities(bench, images, asked.seed),
+        "images": len(some),
+        "options": {"images": images, "pictures": pictures},
+        "classes": list(some.classes) if labels is not None else [],
+        "similarities": _similarities(bench, some),
         "projection": {**project(rows), "labels": labels},
-        **_neighbours(images, rows, labels, asked),
+        **_neighbours(some, rows, labels, pictures),
     }
     path = Path(directory) / FILE
     replace_text(path, json.dumps(plain(found), allow_nan=False) + "\n")
     return path
 
 
-def is_current(directory: str | Path, options: InspectionOptions, step: int | None = None) -> bool:
+def is_current(directory: str | Path, step: int | None, **options: int | bool) -> bool:
     """Whether the inspection is of this checkpoint and was made with these options."""
     place = Path(directory)
     try:
@@ -90,7 +95,7 @@ def is_current(directory: str | Path, options: InspectionOptions, step: int | No
         return False
     kept = checkpoint.steps(place / CHECKPOINTS)
     wanted = kept[-1] if step is None and kept else step
-    return found.get("step") == wanted and found.get("options") == asdict(options)
+    return found.get("step") == wanted and found.get("options") == options
 
 
 def read_inspection(directory: Path) -> dict[str, Any] | None:
@@ -106,20 +111,20 @@ def read_inspection(directory: Path) -> dict[str, Any] | None:
     return found
 
 
-def _images(bench: Bench, asked: InspectionOptions) -> tuple[AnySet, str]:
+def _images(bench: Bench, count: int) -> tuple[AnySet, str]:
     """Some test images; for a set without labels, some training images."""
     try:
         source, part = bench.load(bench.data, "test"), "test"
     except ValueError:  # no labels, so no held-out part
         source, part = load_images(bench.run.config.data), "training"
-    return source.subset(permutation(len(source), asked.seed)[: asked.images]), part
+    return source.subset(permutation(len(source), SEED)[:count]), part
 
 
-def _similarities(bench: Bench, images: AnySet, seed: int) -> dict[str, Any]:
+def _similarities(bench: Bench, images: AnySet) -> dict[str, Any]:
     """Histograms of the cosines between two views of one image, and of different images."""
     images = bench.with_views(images)
     # Beside the seeds of training and of watching, so that these views are new.
-    views = replace(views_of(bench.run.config, bench.run.size, images), seed=2**34 + seed)
+    views = replace(views_of(bench.run.config, bench.run.size, images), seed=2**34 + SEED)
     z1, z2 = bench.embed(images, views)
     cosines = (normalize(z1.float(), dim=1) @ normalize(z2.float(), dim=1).T).cpu()
     if not bool(cosines.isfinite().all()):
@@ -144,16 +149,16 @@ def _neighbours(
     images: AnySet,
     rows: Float[Tensor, "n d"],
     labels: list[int] | None,
-    asked: InspectionOptions,
+    pictures: bool,
 ) -> dict[str, Any]:
     """Nearest neighbours of a few images; the share of nearest images with the same label."""
     likeness = rows @ rows.T
     likeness.fill_diagonal_(-torch.inf)
-    best = likeness.topk(min(asked.neighbours, len(rows) - 1), dim=1)
+    best = likeness.topk(min(NEIGHBOURS, len(rows) - 1), dim=1)
 
     def shown(number: int) -> dict[str, Any]:
         label = None if labels is None else images.classes[labels[number]]
-        picture = picture_of(images, number) if asked.pictures else None
+        picture = picture_of(images, number) if pictures else None
         return {"label": label, "picture": picture}
 
     queries = []
@@ -161,7 +166,7 @@ def _neighbours(
     if labels is not None:  # the first image of each class, then further images
         first = sorted(labels.index(label) for label in set(labels))
         order = [*first, *(number for number in order if number not in set(first))]
-    for number in order[: asked.queries]:
+    for number in order[:QUERIES]:
         near = zip(best.indices[number].tolist(), best.values[number].tolist(), strict=True)
         found = [{**shown(other), "similarity": round(cosine, 4)} for other, cosine in near]
         queries.append({**shown(number), "neighbours": found})

@@ -6,12 +6,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
-from flatnce.pretrain.page import loopback_of
 from flatnce.pretrain.page.inspection import FILE
 from flatnce.report.page import Page, render_page
 
 __all__ = ["serve"]
 
+HOST = "127.0.0.1"  # never another: the page is for this machine only
 WATCHED = ("config.json", "environment.json", "metrics.jsonl", "results.json", FILE)
 
 
@@ -26,24 +26,20 @@ def state_of(directories: Sequence[Path]) -> str:
 
 @contextmanager
 def serve(
-    directories: Sequence[Path],
-    page: Callable[[], Page],
-    *,
-    host: str = "127.0.0.1",
-    port: int = 0,
+    directories: Sequence[Path], page: Callable[[], Page], port: int = 0
 ) -> Iterator[tuple[str, Thread]]:
     """Serve one page during the block; yield its address and the thread that answers."""
-    answers = {"directories": directories, "page": staticmethod(page), "host": host}
+    answers = {"directories": directories, "page": staticmethod(page)}
     handler = type("Handler", (_Handler,), answers)
     try:
-        server = ThreadingHTTPServer((loopback_of(host), port), handler)
+        server = ThreadingHTTPServer((HOST, port), handler)
     except (OSError, OverflowError) as error:
-        raise OSError(f"port={port} on {host}: {error}; name another, or 0") from error
+        raise OSError(f"port={port} on {HOST}: {error}; name another, or 0") from error
     with server:
         answering = Thread(target=server.serve_forever, daemon=True)
         answering.start()
         try:
-            yield f"http://{host}:{server.server_address[1]}/", answering
+            yield f"http://{HOST}:{server.server_address[1]}/", answering
         finally:
             server.shutdown()
 
@@ -53,12 +49,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     directories: Sequence[Path]
     page: Callable[[], Page]
-    host: str
 
     def do_GET(self) -> None:
         """Answer one request."""
         name = self.headers.get("Host", "").partition(":")[0]
-        if name not in ("localhost", "127.0.0.1", self.host):
+        if name not in ("localhost", HOST):
             self._answer(403, "text/plain", "this page is for this machine only\n")
         elif self.path == "/state":
             self._answer(200, "text/plain", state_of(self.directories))

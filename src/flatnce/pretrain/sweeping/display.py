@@ -3,14 +3,10 @@
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
-
+from flatnce.cli.console import live_line
 from flatnce.cli.progress import progress_line, warning_of
 from flatnce.pretrain.sweeping.sweep import SweepReport
 from flatnce.pretrain.training.config import TrainConfig
@@ -22,18 +18,14 @@ __all__ = ["sweep_progress"]
 @contextmanager
 def sweep_progress(configs: Mapping[str, TrainConfig], *, quiet: bool) -> Iterator[SweepReport]:
     """A function that shows each line of each run: in a table on a terminal, else by epoch."""
-    live = sys.stderr.isatty() and not quiet
-    board, console = Board(configs, each_epoch=not live), Console(stderr=True, highlight=False)
+    board = Board(configs, each_epoch=not sys.stderr.isatty())
+    with live_line(quiet=quiet, log=False) as (update, say):
 
-    def report(name: str, line: Mapping[str, Any]) -> None:
-        for text in board.take(name, line):
-            if live:
-                console.print(text, markup=False)
-            elif not quiet:
-                print(text, flush=True)
+        def report(name: str, line: Mapping[str, Any]) -> None:
+            for text in board.take(name, line):
+                say(text)
+            update(board.table())
 
-    options: dict[str, Any] = {"refresh_per_second": 2, "transient": True}
-    with Live(console=console, get_renderable=board.table, **options) if live else nullcontext():
         yield report
 
 
@@ -67,8 +59,8 @@ class Board:
             return [warning]
         return []
 
-    def table(self) -> RenderableType:
-        """The current runs, below a line about all."""
+    def table(self) -> str:
+        """A line about all runs, and one of each current run."""
         counts = Counter(self.states.values())
         running = [name for name, state in self.states.items() if state == "running"]
         lines = [self.lines[name] for name in running if name in self.lines]
@@ -77,10 +69,10 @@ class Board:
         parts = [f"{counts[state]} {state}" for state in order if counts[state]]
         # The sum of the runs' speeds in steps; with everything else included it is less.
         total = f"; {speed:,.0f} images/s in sum" if speed else ""
-        rows = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
-        for name in running:
-            rows.add_row(Text(name), Text(self._text(name) if name in self.lines else "starting"))
-        return Group(Text(", ".join(parts) + total), rows)
+        width = max(map(len, running), default=0)
+        texts = [self._text(name) if name in self.lines else "starting" for name in running]
+        rows = [f"{n:<{width}}  {text}" for n, text in zip(running, texts, strict=True)]
+        return "\n".join([", ".join(parts) + total, *rows])
 
     def _text(self, name: str) -> str:
         epochs = self.configs[name].run.epochs
