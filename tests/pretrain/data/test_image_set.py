@@ -36,11 +36,6 @@ def test_bad_indices_are_refused(indices):
         some_set().subset(indices)
 
 
-def test_counts_leave_out_images_without_a_label():
-    few = ImageSet(some_set().images, torch.tensor([0, 0, -1, 2, -1, 2]), CLASSES)
-    assert few.counts().tolist() == [2, 0, 2]
-
-
 @pytest.mark.parametrize(
     "images, labels, message",
     [

@@ -20,7 +20,7 @@ __all__ = ["results_table"]
 
 MAIN_OPTIONS = (
     *("protocol", "data", "step", "device", "size", "epochs", "batch_size", "rates", "fraction"),
-    *("neighbours", "seed", "per_class", "json"),
+    *("neighbours", "seed", "json"),
 )
 USAGE = "flatnce evaluate RUN [OPTIONS]\nexample: flatnce evaluate first --protocol knn"
 
@@ -92,7 +92,7 @@ def _key(result: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def results_table(results: Sequence[Mapping[str, Any]]) -> None:
-    """Print results as one table, and the results per class if there are any."""
+    """Print results as one table."""
     console = console_of()
     step = {result.get("step") for result in results}
     after = f" at step {step.pop():,}" if len(step) == 1 and None not in step else ""
@@ -101,14 +101,6 @@ def results_table(results: Sequence[Mapping[str, Any]]) -> None:
     console.print(f"On test images{after}: {said}", soft_wrap=True)
     header = ("protocol", "data", "score", "interval", "top-5", "test images", "seconds")
     console.print(text_table(header, [result_row(result) for result in results], left=2))
-    for result in results:
-        if result.get("per_class"):
-            console.print(f"\n{result['protocol']['name']} on {result['data']}, by class:")
-            each = [
-                f"{name} {'-' if share is None else f'{100 * share:.1f}'}"
-                for name, share in result["per_class"].items()
-            ]
-            console.print(", ".join(each), soft_wrap=True)
 
 
 def result_row(result: Mapping[str, Any]) -> list[str]:

@@ -40,10 +40,6 @@ class Labelled:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def counts(self) -> Int64[Tensor, " k"]:
-        """The number of images per class."""
-        return torch.bincount(self.labels[self.labels >= 0], minlength=len(self.classes))
-
     def _check_labels(self, n: int) -> None:
         labels, k = self.labels, len(self.classes)
         if labels.shape != (n,) or labels.dtype != torch.int64:

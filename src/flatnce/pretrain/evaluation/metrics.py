@@ -4,7 +4,6 @@ A measure is a plain dictionary: ``measure`` is its name, ``top1`` and ``top5`` 
 ``interval`` its 95 % interval, ``test_images`` the number of images.
 """
 
-import math
 from typing import Any
 
 import torch
@@ -12,26 +11,16 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 
-def measure(
-    scores: Tensor,
-    labels: Tensor,
-    *,
-    classes: tuple[str, ...] = (),
-    per_class: bool = False,
-    name: str = "top-1",
-) -> dict[str, Any]:
+def measure(scores: Tensor, labels: Tensor, name: str = "top-1") -> dict[str, Any]:
     """Top-1 accuracy with Wilson's 95 % interval; with more than 5 classes also top-5.
 
     Arguments:
         scores: One per class, (n, classes); higher is likelier.
         labels: The true class of each row.
-        classes: Their names, for the result per class.
-        per_class: Add the accuracy of every class, None where a class has no image.
         name: Name of the measure.
     """
     n, count = scores.shape
-    first = hits(scores, labels, 1)
-    right = int(first.sum())
+    right = int(hits(scores, labels, 1).sum())
     found: dict[str, Any] = {
         "measure": name,
         "top1": right / n,
@@ -40,10 +29,6 @@ def measure(
     }
     if count > 5:
         found["top5"] = int(hits(scores, labels, 5).sum()) / n
-    if per_class:
-        images = torch.bincount(labels, minlength=count)
-        shares = torch.bincount(labels, first.to(torch.float64), count) / images
-        found["per_class"] = _by_class(shares, classes)
     return found
 
 
@@ -76,12 +61,3 @@ def wilson_interval(right: int, total: int) -> tuple[float, float]:
 def _check_numbers(scores: Tensor) -> None:
     if bool(scores.isnan().any()):
         raise ValueError("scores holds NaN: the classifier has diverged; lower its learning rate")
-
-
-def _by_class(shares: Tensor, classes: tuple[str, ...]) -> dict[str, float | None]:
-    """A share for every class, None for NaN; some sets have two classes of one name."""
-    names = classes or tuple(map(str, range(len(shares))))
-    if len(set(names)) < len(names):
-        names = tuple(f"{number} {name}" for number, name in enumerate(names))
-    values = [None if math.isnan(share) else share for share in shares.tolist()]
-    return dict(zip(names, values, strict=True))

@@ -34,7 +34,6 @@ class Options:
     fraction: tuple[float, ...] = (0.01, 0.1)
     validation: float = VALIDATION  #: Share of the training images on which choices are made.
     pool: int = 10_000  #: Candidates of the mutual information.
-    per_class: bool = False  #: Add the accuracy of every class.
     workers: int | None = None  #: Processes that decode files.
     #: Leave out files that cannot be decoded, with a warning; a run trained so is evaluated so.
     skip_unreadable: bool = False

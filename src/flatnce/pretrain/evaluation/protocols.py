@@ -391,11 +391,10 @@ def _finetune(
 
 def result(bench: Bench, name: str, data: str, scores: Tensor, protocol: dict[str, Any]) -> Result:
     """The measures of scores on the test images, with their protocol."""
-    test, each = bench.load(data, "test"), bench.options.per_class
-    labels = test.labels.to(scores.device)
+    labels = bench.load(data, "test").labels.to(scores.device)
     first = "top-1 of the first object listed (the paper's reading)"
     reading = first if data == "voc2007-top1" else "top-1"
-    measures = measure(scores, labels, classes=test.classes, per_class=each, name=reading)
+    measures = measure(scores, labels, reading)
     parts = {part: bench.part(data, part) for part in ("train", "test")}
     return {
         "name": name,

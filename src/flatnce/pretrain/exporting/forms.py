@@ -96,10 +96,7 @@ def is_described(folder: Path) -> bool:
 def _is_export(folder: Path) -> bool:
     """Whether a folder holds an export and nothing else."""
     files = {CARD, CONFIG, WEIGHTS, ONNX_MODEL, f"{ONNX_MODEL}.data"}
-    try:
-        return {entry.name for entry in folder.iterdir()} <= files and bool(read_config(folder))
-    except (OSError, ValueError):
-        return False
+    return {entry.name for entry in folder.iterdir()} <= files and is_described(folder)
 
 
 def file_record(path: Path) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Learning rate schedule, LARS, and optimizers with biases and norm layers in their own group."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,12 +132,8 @@ class LARS(Optimizer):
         super().__init__(parameters, {**defaults, "adapt": adapt})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        """Take one step; ``closure`` recomputes the loss, as in torch's optimizers."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def step(self) -> None:  # type: ignore[override]  # no closure recomputes the loss
+        """Take one step."""
         for group in self.param_groups:
             # Multi-tensor operations take tensors of one device and dtype.
             alike: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
@@ -146,7 +142,6 @@ class LARS(Optimizer):
                     alike.setdefault((parameter.device, parameter.dtype), []).append(parameter)
             for weights in alike.values():
                 self._step(group, weights)
-        return loss
 
     def _step(self, group: dict[str, Any], weights: list[Tensor]) -> None:
         velocities: list[Any] = []
