@@ -258,3 +258,20 @@ def test_the_estimate_does_not_change_under_rising_maps_of_the_columns(rising):
     after = mi.estimate(rising(x), rising(y), **choices)
     assert (after.nats, after.lower, after.p_value) == (before.nats, before.lower, before.p_value)
     assert after.readouts == before.readouts
+
+
+def _survey(seed, rows=720):
+    random = np.random.default_rng(seed)
+    age, sex = random.integers(18, 80, rows), random.integers(0, 2, rows)
+    education = np.clip(np.round(random.normal(12, 3, rows)), 6, 20)
+    income = np.round(np.exp(random.normal(9.4 + 0.08 * education, 0.6)), -2)
+    return np.stack((age, education, income), axis=1), sex[:, None].astype(float)
+
+
+def test_ordinary_surveys_are_not_called_duplicated_and_planted_copies_are_found():
+    alarms = sum(clean(*_survey(seed)).duplicates is not None for seed in range(100))
+    assert alarms <= 1
+    for seed in range(5):
+        x, y = _survey(seed)
+        x[-15:], y[-15:] = x[:15], y[:15]
+        assert clean(x, y).duplicates is not None

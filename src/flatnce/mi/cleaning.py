@@ -185,8 +185,9 @@ def _informative_columns(table: Table, labels: list[str], name: str, notes: list
 
 # Duplicate rows: copied, or equal by chance? A copy on both sides of a split leaks the answer.
 # Rows of categories repeat by chance, and keeping those together would distort the distribution.
-# Two things indicate chance: at least as many rows agree in all columns but one; or one column
-# with a coarse grid explains the repeats by itself (the others being functions of it).
+# Three things indicate chance: many rows agree in all columns but one; one column with a coarse
+# grid explains the repeats by itself (the others being functions of it); or the repeats are no
+# more than those that rounded numbers give, by the law of Poisson.
 
 
 def duplicate_rows(*tables: Table) -> Indices | None:
@@ -207,15 +208,18 @@ def duplicate_rows(*tables: Table) -> Indices | None:
 
 
 def _by_chance(table: Table, hashes: Hashes, whole: Hashes) -> bool:
-    repeats = _equal_pairs(whole)
-    near = []
+    repeats, pairs = _equal_pairs(whole), len(table) * (len(table) - 1) / 2
+    near, expected = [], [3 * pairs]  # with room for columns that depend on each other
     for number, column in enumerate(table.T):
         # Whenever this column repeats, the whole row does, and its grid is coarse enough for it.
-        explains = _equal_pairs(hashes[:, number]) == repeats
-        if explains and repeats <= 50 * len(table) ** 2 / (2 * _grid_points(column)):
+        equal = _equal_pairs(hashes[:, number])
+        if equal == repeats and repeats <= 50 * len(table) ** 2 / (2 * _grid_points(column)):
             return True
         near.append(_equal_pairs(whole - hashes[:, number]) - repeats)
-    return min(near) >= 0.01 * repeats
+        expected[0] *= equal / pairs
+        expected.append(near[-1] * equal / max(pairs - equal, 1))
+    upper_tail = require_extra("scipy.special", "copies of rows", "mi").pdtrc
+    return min(near) >= 0.01 * repeats or float(upper_tail(repeats - 1, max(expected))) > 0.001
 
 
 def _equal_pairs(hashes: Hashes) -> int:
