@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_wine
 
 from flatnce import mi
 from flatnce.mi.bounds import infonce, with_floor
@@ -81,3 +82,24 @@ def test_separated_classes_give_nearly_the_entropy_of_the_label():
         baselines=False,
     )
     assert 0.85 < found.nats < 1.15 and found.lower < 1.068
+
+
+@pytest.mark.slow
+def test_cross_fitting_wine_agrees_with_one_split():
+    x, label = load_wine(return_X_y=True)
+    values = [mi.estimate(x, label, folds=folds, baselines=False) for folds in (1, 5)]
+    for found in values:
+        assert 0.75 < found.nats < 1.1 and found.standard_error < 0.15
+        assert found.best.nats == pytest.approx(1.07, abs=0.03)  # the label's entropy is 1.086
+    assert "folds=5" in str(values[0].flags) and "folds=5" not in str(values[1].flags)
+
+
+def test_one_fold_that_fails_does_not_ruin_the_others():
+    # Two separated classes and six rows with the wrong label, in some of the folds.
+    random = np.random.default_rng(0)
+    label = np.repeat(np.arange(2.0), 50)[random.permutation(100)]
+    x = 10 * label + random.normal(size=100)
+    wrong = random.choice(100, size=6, replace=False)
+    x[wrong] = 10 - x[wrong]
+    found = mi.estimate(x, label, folds=5, permutations=19, baselines=False)
+    assert 0.2 < found.nats < math.log(2) and found.standard_error < 0.15

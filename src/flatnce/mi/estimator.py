@@ -25,6 +25,7 @@ from flatnce.mi.result import Estimate
 __all__ = []
 
 CRITICS = ("auto", "gaussian", "dot", "cosine", "bilinear", "joint")
+SMALL_TABLE = 200  # training rows, below which a smaller critic is trained in fewer steps
 COMPARED_ROWS = 2048  # on which training and test values are compared
 BASELINE_ROWS = 5000  # of the nearest-neighbour baseline: with many columns its time grows as n²
 CLASSICAL_FUNCTIONS: Mapping[str, Callable[..., float]] = {
@@ -97,12 +98,13 @@ class EstimationOptions:
         batch = self.batch_size or min(usual, max(train_rows, 2))
         three_epochs = 3 * train_rows // batch
         steps = self.steps or min(max(3000, three_epochs), 10_000)
-        usual_every = 50 if train_rows >= 1000 else 25
+        usual_every = 50 if train_rows >= 1000 else 25 if train_rows >= SMALL_TABLE else 10
         every = usual_every if self.steps is None else max(min(usual_every, steps // 10), 1)
         # Small batches see fewer pairs per step: take more steps, with as many evaluations.
         if self.steps is None and batch < min(64, train_rows):
             steps, every = 3 * steps, 3 * every
-        rate = fitting.FitSettings.rate if self.rate is None else float(self.rate)
+        usual_rate = fitting.FitSettings.rate * (2 if train_rows < SMALL_TABLE else 1)
+        rate = usual_rate if self.rate is None else float(self.rate)
         return fitting.FitSettings(self.chosen_method, batch, steps, every, rate=rate)
 
     def new_critic(self, x: NDArray[np.float32], y: NDArray[np.float32], seed: int) -> Critic:
@@ -119,7 +121,8 @@ class EstimationOptions:
             if self.critic_kind == "gaussian":
                 # Correlations come from rows that neither gave the directions nor stop training.
                 most = len(x) - max(len(x) // 5, min(len(x) // 2, 50))
-                return gaussian_critic((x[:most], y[:most]), (x[most:], y[most:]))
+                hidden = (64, 64) if len(x) < SMALL_TABLE else (256, 256)
+                return gaussian_critic((x[:most], y[:most]), (x[most:], y[most:]), hidden=hidden)
             widths, dual = (x.shape[1], y.shape[1]), self.chosen_method.dual
             critic = critic_for(self.critic_kind, widths, scale=self.scale, dual=dual)
             if isinstance(critic, SeparableCritic) and critic.scale is not None:
@@ -184,7 +187,7 @@ class EstimationJob:
                 *self._train_and_test(parts),
             ),
             *result.data_flags(tables),
-            *result.size_flags(evaluation),
+            *result.size_flags(evaluation, options.folds),
         )
         return result.estimate_of(
             evaluation,

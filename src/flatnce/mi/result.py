@@ -269,9 +269,11 @@ def data_flags(tables: CleanTables) -> Iterator[Flag]:
         yield flag("shared", count=len(tables.shared), names=", ".join(tables.shared[:3]))
 
 
-def size_flags(evaluation: Evaluation) -> Iterator[Flag]:
+def size_flags(evaluation: Evaluation, folds: int = 1) -> Iterator[Flag]:
+    """Yield warnings about few rows; cross-fitting is no remedy for one who uses it."""
     rows = sum(evaluation.rows)
+    remedy = "Add rows." if folds > 1 else "Use cross-fitting (folds=5), or add rows."
     if rows < 200:
-        yield flag("small", rows=rows, ceiling=evaluation.ceiling)
+        yield flag("small", rows=rows, ceiling=evaluation.ceiling, remedy=remedy)
     if evaluation.units < min(20, rows):  # fewer units than jackknife groups
-        yield flag("few_units", rows=rows, units=evaluation.units)
+        yield flag("few_units", rows=rows, units=evaluation.units, remedy=remedy)
