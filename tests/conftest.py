@@ -67,12 +67,14 @@ def browser() -> str:
 
 
 @pytest.fixture
-def plain_charts(monkeypatch):
+def plain_charts():
     """Charts without drawings, which take most of a page's time, for tests that read no chart."""
     from flatnce.report.charts import Chart
 
     empty = '<svg class="chart" role="img"><title>{}</title></svg>'
-    monkeypatch.setattr(Chart, "svg", lambda self: empty.format(self.title))
+    with pytest.MonkeyPatch.context() as patch:  # of its own, which no test undoes
+        patch.setattr(Chart, "svg", lambda self: empty.format(self.title))
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -228,11 +228,10 @@ UNLOADED = {
         "import flatnce.integrations.lightly, flatnce.integrations.open_clip",
         "lightly pytorch_lightning open_clip torchvision timm",
     ),
-    "the parts of pretraining": (
-        "import flatnce.pretrain.data, flatnce.pretrain.fused_resnet, flatnce.pretrain.models",
+    "the parts of pretraining, and views on the CPU": (
+        f"import flatnce.pretrain.fused_resnet, flatnce.pretrain.models\n{VIEWS}",
         "torchvision timm PIL sklearn triton flatnce.mi",
     ),
-    "views on the CPU": (VIEWS, "triton"),
 }
 
 

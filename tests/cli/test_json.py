@@ -31,7 +31,7 @@ SLOW = ("demo", "report", "compare")  # other tests of these commands parse thei
 
 
 @pytest.fixture
-def _subjects(tmp_path, monkeypatch):
+def _subjects(tmp_path, monkeypatch, plain_charts):
     monkeypatch.chdir(tmp_path)
     metrics = write_run(tmp_path / "runs" / "first") / "metrics.jsonl"
     metrics.write_text(metrics.read_text().replace('"seconds"', '"temperature": 0.1, "seconds"'))

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from operator import attrgetter
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ import reference
 from flatnce import EssController, FlatNCE, InfoNCE, Monitor
 from flatnce import functional as F
 from flatnce.core.contrast import Contrast
-from flatnce.core.diagnostics import GradientMeter, Snapshot, Verdict, verdict_on
+from flatnce.core.diagnostics import Snapshot, Verdict, verdict_on
 from flatnce.core.diagnostics.geometry import rank_of_gram
 from flatnce.core.diagnostics.monitor import FORMER_MEANS, _step_of
 from flatnce.core.diagnostics.registry import DIAGNOSTICS, SATURATED_ROW
@@ -173,71 +172,9 @@ def test_geometry_equals_the_slow_definition(shape):
     assert float(rank_of_gram(gram)) == pytest.approx(float(found[2]), rel=1e-8)
 
 
-# --- Gradients -----------------------------------------------------------------------------------
-
-
-def parameters_with(gradients: list[np.ndarray], dtype: torch.dtype = torch.float64) -> list:
-    found = []
-    for gradient in gradients:
-        parameter = torch.nn.Parameter(torch.zeros(gradient.shape, dtype=dtype))
-        parameter.grad = torch.tensor(gradient).to(dtype)
-        found.append(parameter)
-    return found
-
-
-def meter_after(steps: list[list[np.ndarray]], dtype: torch.dtype = torch.float64) -> dict:
-    meter = GradientMeter()
-    for gradients in steps:
-        meter.update(parameters_with(gradients, dtype))
-    return {name: float(value) for name, value in meter.compute().items()}
-
-
-def expected_of(steps: list[list[np.ndarray]]) -> dict[str, float]:
-    flat = np.array([np.concatenate([g.ravel() for g in gradients]) for gradients in steps])
-    mean = flat.mean(axis=0)
-    noise = ((flat - mean) ** 2).sum() / (len(flat) - 1)
-    signal = max((mean**2).sum() - noise / len(flat), 0.0)
-    norms = np.linalg.norm(flat, axis=1)
-    return {"gradient_norm": norms.mean(), "gradient_snr": math.sqrt(signal / noise)}
-
-
-def drawn(steps: int, signal: float, seed: int = 0) -> list[list[np.ndarray]]:
-    """Gradients of two parameters: a constant signal under standard normal noise."""
-    draw = np.random.default_rng(seed).standard_normal
-    return [[signal + draw((30, 20)), signal + draw(400)] for _ in range(steps)]
-
-
-@pytest.mark.parametrize(
-    ("steps", "dtype", "precision"),
-    [(2, torch.float64, 1e-10), (10, torch.float64, 1e-10)]
-    + [(50, dtype, 1e-5) for dtype in (torch.float32, torch.bfloat16)],
-)
-def test_the_meter_equals_the_numpy_computation(steps, dtype, precision):
-    """Short gradients are added in float32."""
-    gradients = [
-        [torch.tensor(g).to(dtype).double().numpy() for g in step] for step in drawn(steps, 0.3)
-    ]
-    expected = pytest.approx(expected_of(gradients), rel=precision)
-    assert meter_after(gradients, dtype) == expected
-    assert set(meter_after(gradients[:1], dtype)) == {"gradient_norm"}
-
-
-def test_the_meter_refuses_what_is_no_interval_of_gradients():
-    meter = GradientMeter()
-    with pytest.raises(ValueError, match=r"call this after loss\.backward"):
-        meter.update([torch.nn.Parameter(torch.zeros(3))])
-    unused = torch.nn.Parameter(torch.zeros(3))  # counts as zero beside one that has a gradient
-    meter.update([*parameters_with([np.ones(4)]), unused])
-    assert float(meter.compute()["gradient_norm"]) == close(2.0)
-    with pytest.raises(ValueError, match="parameters changed since the last reset"):
-        meter.update(parameters_with([np.ones(5)]))
-    meter.reset()
-    assert meter.compute() == {}
-
-
 # --- Monitor -------------------------------------------------------------------------------------
 
-FROM_SNAPSHOT = {*DIAGNOSTICS, "step", "steps"} - {"gradient_norm", "gradient_snr"}
+FROM_SNAPSHOT = {*DIAGNOSTICS, "step", "steps"}
 OF_A_LOSS = FROM_SNAPSHOT - {"uniformity", "effective_rank"}
 FROM_CONTRAST = OF_A_LOSS - {"alignment", "objective_loss"}
 
@@ -373,18 +310,6 @@ def test_what_a_batch_does_not_tell_is_left_out(logits):
         monitor.update(call(loss_fn, *batches(1)[0]))
     numbers = monitor.compute()
     assert "alignment" not in numbers and ("temperature" in numbers) is not logits
-
-
-def test_gradients_given_to_the_monitor_come_out_of_it():
-    gradients, monitor = drawn(3, signal=0.3), Monitor()
-    watched(monitor)
-    for step in gradients:
-        monitor.update_gradients(parameters_with(step))
-    numbers = monitor.compute()
-    expected = expected_of(gradients)
-    assert {key: numbers[key] for key in expected} == close(expected)
-    watched(monitor)
-    assert not set(expected) & set(monitor.compute())
 
 
 def test_an_interval_ends_with_compute_unless_it_goes_on():

@@ -151,7 +151,7 @@ def test_the_gradient_of_a_positive_that_wins_lives_as_the_entry_says(entry):
 def test_a_diagnostic_is_complete(name):
     entry = DIAGNOSTICS.get(name)
     assert entry, f"src/flatnce/core/diagnostics/diagnostics.toml lacks [{name}]"
-    elsewhere = ("objective_loss", "uniformity", "effective_rank", "gradient_norm", "gradient_snr")
+    elsewhere = ("objective_loss", "uniformity", "effective_rank")
     assert name in (*FUNCTIONS, *elsewhere), f"FUNCTIONS in {MEASURES} lacks {name}"
     assert entry.label and entry.description.endswith(".")
     assert not entry.line or f"{{{name}:" in entry.line

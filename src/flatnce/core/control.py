@@ -1,21 +1,19 @@
 """Schedules, the controller of the effective sample size, and its exact solution.
 
-A controller is a frozen description; its state is a dictionary of zero-dimensional tensors. Values
+A controller is a frozen description; its state is in the objective that it is given to. Values
 stay on the device, so a step can be compiled or captured in a CUDA graph.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 __all__ = ["Cosine", "EssController", "Schedule", "solve_for_ess"]
-
-State: TypeAlias = dict[str, Tensor]
 
 MOST_EXCESS = 8.0
 """The largest distance from the target that counts: one batch with duplicates may have any."""
@@ -92,11 +90,11 @@ class EssController:
         highest: Largest temperature.
 
     Examples:
-        >>> controller = EssController(target=0.3)
-        >>> state = controller.init()
-        >>> state = controller.update(state, torch.tensor(0.9), torch.tensor(1.0))
-        >>> controller.temperature(state) < 0.1
-        tensor(True)
+        >>> from flatnce.core.objectives.losses import FlatNCE
+        >>> loss_fn = FlatNCE(temperature=EssController(target=0.3))
+        >>> loss = loss_fn(torch.eye(8), torch.eye(8))  # all negatives count alike: ESS 1
+        >>> float(loss_fn.temperature) < 0.1
+        True
     """
 
     target: float | Schedule
@@ -116,31 +114,9 @@ class EssController:
                 f"lowest={self.lowest} and highest={self.highest}, all positive and finite"
             )
 
-    def init(self, device: torch.device | str = "cpu") -> State:
-        """State at step 0."""
-        beta = torch.full((), 1 / self.temperature_at_start, device=device)
-        return {"beta": beta, "step": torch.zeros((), dtype=torch.long, device=device)}
-
     def target_at(self, step: Tensor) -> float | Float[Tensor, ""]:
         """The target at a step count; a tensor if it is a schedule."""
         return float(self.target) if isinstance(self.target, int | float) else self.target.at(step)
-
-    def temperature(self, state: State) -> Float[Tensor, ""]:
-        """The temperature to use now."""
-        return state["beta"].reciprocal()
-
-    def update(self, state: State, first: Float[Tensor, ""], second: Float[Tensor, ""]) -> State:
-        """The state after seeing a batch.
-
-        Arguments:
-            state: From :meth:`init` or an earlier update.
-            first: The moment a of the batch at the state's temperature, for the ESS a / b.
-            second: The moment b of the batch.
-        """
-        beta, step = state["beta"], state["step"]
-        excess = first - self.target_at(step) * second
-        moved = beta * self.factor(excess.to(beta))
-        return {"beta": moved.clamp(1 / self.highest, 1 / self.lowest), "step": step + 1}
 
     def factor(self, excess: Float[Tensor, ""] | float) -> Float[Tensor, ""] | float:
         """What β is multiplied by for a − target·b; 1 for a tensor that is not a number."""

@@ -1,7 +1,7 @@
 """The diagnostics in the logs of Hugging Face's ``Trainer``.
 
-Callbacks run after the loggers, whose log they cannot add to: the mixin adds the numbers in
-``Trainer.log``, and ``DiagnosticsCallback.attach`` puts the callback before the loggers.
+Callbacks run after the loggers, whose log they cannot add to; ``DiagnosticsCallback.attach`` puts
+the callback before the loggers, and the trainers here attach one.
 """
 
 from typing import Any
@@ -15,57 +15,17 @@ require_extra("transformers", "flatnce.integrations.transformers", "transformers
 from transformers import Trainer, TrainerCallback
 
 
-class DiagnosticsMixin:
-    """A base class to put before a ``Trainer``: adds the diagnostics to every log of the loss.
+class DiagnosticsCallback(TrainerCallback):
+    """Adds the diagnostics to every log of the loss: ``DiagnosticsCallback().attach(trainer)``.
 
     Objectives are looked for in the trainer's ``loss`` (sentence-transformers), ``loss_fn``,
     ``compute_loss_func`` and in its model. Keys are those of :class:`~flatnce.Monitor` after
     ``flatnce/``, as means over the interval between two logs, and ``flatnce/verdict``.
 
     Arguments:
-        *arguments: The trainer's.
+        loss_fn: The flatnce loss, if it is in none of these.
         ess: As in :class:`~flatnce.integrations.recorder.Recorder`.
         rows: Samples per step for uniformity and effective rank; 0 for neither.
-        **options: The trainer's.
-    """
-
-    def __init__(
-        self, *arguments: Any, ess: Ess | None = None, rows: int = 256, **options: Any
-    ) -> None:
-        super().__init__(*arguments, **options)
-        self.diagnostics = Recorder(ess=ess, rows=rows)
-        if getattr(self, "model", None) is not None:
-            self._watch()
-
-    def training_step(self, *arguments: Any, **options: Any) -> Any:
-        """The trainer's step, followed by an update of the monitors."""
-        self._watch()
-        loss = super().training_step(*arguments, **options)  # type: ignore[misc]
-        self.diagnostics.take()
-        return loss
-
-    def log(self, logs: dict[str, Any], *arguments: Any, **options: Any) -> None:
-        """Log, adding the diagnostics to logs of the training loss."""
-        if "loss" in logs:
-            logs = {**logs, **self.diagnostics.read(self.state.global_step)}  # type: ignore[attr-defined]
-        super().log(logs, *arguments, **options)  # type: ignore[misc]
-
-    def _watch(self) -> None:
-        if self.diagnostics.objectives:
-            return
-        names = ("loss", "loss_fn", "compute_loss_func", "model")
-        self.diagnostics.watch(*(getattr(self, name, None) for name in names))
-
-
-class FlatNCETrainer(DiagnosticsMixin, Trainer):
-    """``Trainer`` that logs the diagnostics of the objectives in its model."""
-
-
-class DiagnosticsCallback(TrainerCallback):
-    """The same as a callback: ``DiagnosticsCallback().attach(trainer)``.
-
-    Takes ``ess`` and ``rows`` of :class:`DiagnosticsMixin`, and the flatnce loss as ``loss_fn`` if
-    it is not a part of the model.
     """
 
     def __init__(
@@ -76,7 +36,9 @@ class DiagnosticsCallback(TrainerCallback):
 
     def attach(self, trainer: Any) -> None:
         """Join a trainer, before its loggers."""
-        self.diagnostics.watch(self.loss_fn, getattr(trainer, "loss", None), trainer.model)
+        names = ("loss", "loss_fn", "compute_loss_func", "model")
+        places = (getattr(trainer, name, None) for name in names)
+        self.diagnostics.watch(self.loss_fn, *places)
         trainer.callback_handler.callbacks.insert(0, self)
 
     def on_train_begin(self, *events: Any, **options: Any) -> None:
@@ -97,3 +59,22 @@ class DiagnosticsCallback(TrainerCallback):
             found = self.diagnostics.read(state.global_step)
             logs.update(found)
             state.log_history[-1].update(found)
+
+
+class DiagnosticsMixin:
+    """A base class to put before a ``Trainer``, which attaches a :class:`DiagnosticsCallback`.
+
+    Takes its ``ess`` and ``rows`` beside the trainer's arguments.
+    """
+
+    def __init__(
+        self, *arguments: Any, ess: Ess | None = None, rows: int = 256, **options: Any
+    ) -> None:
+        super().__init__(*arguments, **options)
+        callback = DiagnosticsCallback(ess=ess, rows=rows)
+        callback.attach(self)
+        self.diagnostics = callback.diagnostics
+
+
+class FlatNCETrainer(DiagnosticsMixin, Trainer):
+    """``Trainer`` that logs the diagnostics of the objectives in its model."""

@@ -17,7 +17,7 @@ def place(tmp_path):
 
 
 @pytest.fixture
-def ask(place):
+def ask(place, plain_charts):
     """Ask the server of a run's page; returns status, headers and text."""
     with serve([place], lambda: page_of_run(place)) as (address, _):
         where = urlsplit(address)

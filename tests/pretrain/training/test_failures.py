@@ -87,7 +87,7 @@ def test_a_process_in_which_all_is_well_says_that_another_is_the_reason(tmp_path
     ],
 )
 def test_a_failure_is_kept_in_the_run_and_forgotten_once_it_goes_on(
-    error, message, finished, tmp_path, monkeypatch
+    error, message, finished, tmp_path, monkeypatch, plain_charts
 ):
     # At 8, a step that is saved, so that the line is not of a later step than that.
     for go in (lambda: train(quick_config(), tmp_path / "run"), lambda: resume(tmp_path / "run")):

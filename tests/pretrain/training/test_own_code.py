@@ -29,6 +29,8 @@ from forked import Forked
 from made_runs import assert_same_run
 from paths import ROOT
 
+pytestmark = pytest.mark.usefixtures("plain_charts")
+
 QUICK = {"epochs": 2, "batch_size": 24, "log_every": 1, "checkpoint_every": 0.5, "pool": 32}
 QUICK |= {"watch_every": 1.0, "tensorboard": False, "device": "cpu", "workers": 0, "head_out": 8}
 NAMES = {

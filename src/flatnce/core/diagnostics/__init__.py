@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         saturated_share,
         temperature_for_ess,
     )
-    from flatnce.core.diagnostics.monitor import GradientMeter, Interval, Monitor, Snapshot
+    from flatnce.core.diagnostics.monitor import Interval, Monitor, Snapshot
     from flatnce.core.diagnostics.pool import best_scale, pool_information
     from flatnce.core.diagnostics.verdict import Verdict, verdict_on
 

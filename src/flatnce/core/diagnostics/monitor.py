@@ -5,7 +5,7 @@ The monitor accumulates on the device and returns one flat dictionary, whose key
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -115,74 +115,13 @@ class Snapshot:
         return mean
 
 
-class GradientMeter:
-    r"""Norm and signal-to-noise of a gradient over the steps since the last reset.
-
-    With gradients :math:`g_t` of T steps, mean :math:`\bar g` and noise
-    :math:`v = \frac{1}{T-1} \sum_t \|g_t - \bar g\|^2`, the signal-to-noise ratio is
-
-    .. math:: \sqrt{\max(\|\bar g\|^2 - v / T,\, 0) \,/\, v}
-
-    (the noise's own share of :math:`\|\bar g\|^2` removed). It costs one copy of the gradients.
-    """
-
-    def __init__(self) -> None:
-        self._sums: list[Tensor] = []
-        self._steps = 0
-        self._norms: Tensor | None = None
-        self._squares: Tensor | None = None
-
-    @torch.no_grad()
-    def update(self, parameters: Iterable[Tensor]) -> None:
-        """Add the gradients of one step, after ``backward``; pass the same parameters always."""
-        parameters = list(parameters)
-        if all(p.grad is None for p in parameters):
-            raise ValueError("no parameter has a gradient; call this after loss.backward()")
-        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-        gradients = [g.float() if g.dtype != torch.float64 else g for g in gradients]
-        if not self._sums:
-            self._sums = [torch.zeros_like(g) for g in gradients]
-        if [g.shape for g in gradients] != [s.shape for s in self._sums]:
-            raise ValueError("parameters changed since the last reset; pass the same ones")
-        torch._foreach_add_(self._sums, gradients)
-        square = _squared_norm(gradients)
-        self._norms = square.sqrt() + (0.0 if self._norms is None else self._norms)
-        self._squares = square + (0.0 if self._squares is None else self._squares)
-        self._steps += 1
-
-    def compute(self) -> dict[str, Float[Tensor, ""]]:
-        """Mean norm, and signal-to-noise from two steps on; tensors, not yet read."""
-        if self._norms is None or self._squares is None:
-            return {}
-        steps = self._steps
-        found = {"gradient_norm": self._norms / steps}
-        if steps > 1:
-            mean_square = _squared_norm(self._sums) / steps**2
-            noise = ((self._squares - steps * mean_square) / (steps - 1)).clamp_min(0)
-            signal = (mean_square - noise / steps).clamp_min(0)
-            # Equal gradients have no noise; rounding leaves about this much.
-            least = torch.finfo(noise.dtype).eps * mean_square
-            found["gradient_snr"] = (signal / noise.clamp_min(least)).sqrt()
-        return found
-
-    def reset(self) -> None:
-        """Forget every step."""
-        self.__init__()  # type: ignore[misc]
-
-
-def _squared_norm(tensors: list[Tensor]) -> Float[Tensor, ""]:
-    norms = torch._foreach_norm(tensors)
-    return torch.stack([norm.double() for norm in norms]).square().sum()
-
-
 @dataclass(frozen=True, eq=False)
 class Interval:
     """The sums of a :class:`Monitor` over an interval, which a GPU copies to the host."""
 
     flags: Tensor
-    sums: Tensor  # means over processes of totals and steps; own steps; gradient meter
+    sums: Tensor  # means over processes of totals and steps; own steps
     gram: Tensor  # second moments of the embeddings
-    of_gradients: tuple[str, ...]  # names of the gradient meter's numbers
     done: torch.cuda.Event | None  # after which all have arrived
 
     def arrived(self) -> bool:
@@ -213,8 +152,8 @@ class Monitor(nn.Module):
     The keys of the dictionary are those of
     :data:`~flatnce.core.diagnostics.registry.DIAGNOSTICS`: ``temperature`` where it is known,
     ``objective_loss``, ``uniformity`` and ``effective_rank`` when fed ``loss_fn.last``,
-    ``alignment`` when its rows are normalised, ``gradient_norm`` and ``gradient_snr`` when
-    gradients were given; and ``step`` and ``steps`` (how many were averaged).
+    ``alignment`` when its rows are normalised; and ``step`` and ``steps`` (how many were
+    averaged).
 
     Arguments:
         rows: Samples per step for uniformity and effective rank; 0 switches these off.
@@ -243,7 +182,6 @@ class Monitor(nn.Module):
         self.register_buffer("steps", torch.zeros((), dtype=torch.long))
         self.register_buffer("faults", torch.zeros(len(faults.FAULTS), dtype=torch.bool))
         self.register_buffer("gram", torch.zeros((0, 0), dtype=torch.float64))
-        self.gradients = GradientMeter()
         self._waiting: list[_Step] = []
         self.history: list[dict[str, float | int]] = []
         self.objective = ""
@@ -277,13 +215,6 @@ class Monitor(nn.Module):
         if step.found is not None:
             self.faults |= step.found
 
-    def update_gradients(self, parameters: Iterable[Tensor]) -> None:
-        """Add the gradients of one step, after ``backward``; optional, outside a compiled step.
-
-        Pass the same parameters every step, for example ``model.parameters()``.
-        """
-        self.gradients.update(parameters)
-
     def compute(
         self, step: int | None = None, *, reset: bool = True, interval: Interval | None = None
     ) -> dict[str, float | int]:
@@ -297,8 +228,7 @@ class Monitor(nn.Module):
         taken = self.close(reset=reset) if interval is None else interval
         taken.wait()
         faults.raise_flagged(taken.flags)
-        sums = taken.sums.tolist()
-        totals, (steps, own, *of_gradients) = sums[: len(MEANS)], sums[len(MEANS) :]
+        *totals, steps, own = taken.sums.tolist()
         if steps == 0:
             raise ValueError("the monitor has seen no step; call update(loss_fn.last) first")
         means = {name: total / steps for name, total in zip(MEANS, totals, strict=True)}
@@ -309,7 +239,6 @@ class Monitor(nn.Module):
         if math.isfinite(found["uniformity"]):
             found["uniformity"] = math.log(found["uniformity"])
             found["effective_rank"] = taken.rank()
-        found |= zip(taken.of_gradients, of_gradients, strict=True)
         numbers: dict[str, float | int] = {k: v for k, v in found.items() if not math.isnan(v)}
         before = int(self.history[-1]["step"]) if self.history else 0
         numbers["step"] = before + int(own) if step is None else step
@@ -330,16 +259,14 @@ class Monitor(nn.Module):
         flags = distributed.mean(self.faults.to(torch.float32)) > 0
         both = distributed.mean(torch.cat([self.totals, self.steps[None]]))
         gram = distributed.mean(self.gram)
-        meter = {name: value.to(device) for name, value in self.gradients.compute().items()}
-        sums = torch.cat([both, self.steps[None], *(value[None] for value in meter.values())])
-        sent = (_sent(flags), _sent(sums))
+        sent = (_sent(flags), _sent(torch.cat([both, self.steps[None]])))
         # The device computes the eigenvalues of wide embeddings.
         gram = gram.clone() if len(gram) > SMALL_GRAM else _sent(gram)
         done = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
         self.faults.zero_()  # each fault is raised once
         if reset:
             self.reset()
-        return Interval(*sent, gram, tuple(meter), done)
+        return Interval(*sent, gram, done)
 
     def verdict(self, epoch: float | None = None) -> Verdict:
         """A verdict in words on the history of :meth:`compute`.
@@ -355,7 +282,6 @@ class Monitor(nn.Module):
         self._waiting.clear()
         for buffer in (self.totals, self.steps, self.faults, self.gram):
             buffer.zero_()
-        self.gradients.reset()
 
     def get_extra_state(self) -> dict[str, Any]:
         """Plain data beside the buffers, for a state dict."""

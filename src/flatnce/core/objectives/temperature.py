@@ -87,7 +87,8 @@ class TemperatureSource(nn.Module):
         else:
             self.source = temperature
         if isinstance(temperature, EssController):
-            self.register_buffer("beta", temperature.init()["beta"])
+            beta = torch.tensor(1 / temperature.temperature_at_start)
+            self.register_buffer("beta", beta)
         self.moves = not isinstance(temperature, float | Tensor | LearnedTemperature)
         if self.moves:
             self.register_buffer("step", torch.zeros((), dtype=torch.long))
