@@ -261,8 +261,9 @@ class Training:
             new, old = "forward_sync_buffers", "broadcast_buffers"
             without: dict[str, Any] = {new if new in known else old: False}
             # It accumulates gradients on the stream of its construction: that of the capture.
-            fast = self.device.type == "cuda" and self.config.run.fast
-            self.stream = torch.cuda.Stream(self.device, priority=-1) if fast else None
+            captured = self.config.run.fast and self.config.run.micro_batch is None
+            if captured and self.device.type == "cuda":
+                self.stream = torch.cuda.Stream(self.device, priority=-1)
             with torch.cuda.stream(self.stream):
                 wrapper = DistributedDataParallel(self.learner.encoder, **without)
             if self.stream is not None:
