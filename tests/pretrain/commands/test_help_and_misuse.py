@@ -71,7 +71,6 @@ def test_what_cannot_be_done_is_one_line_and_leaves_nothing(typed, code, words, 
     "typed, code, words",
     [
         ("report frist", 2, "did you mean 'first'"),
-        ("report first --watch --host 0.0.0.0", 2, "served on 127.0.0.1 only"),
         ("report first --step 7", 2, "--step 7: runs/first/checkpoints has no such checkpoint"),
         ("report first --out nowhere/report.html", 2, "its folder does not exist"),
         ("report first --out runs", 2, "is a folder"),

@@ -104,7 +104,7 @@ def difference_lines(found: "Comparison") -> list[str]:
     main = found.main()
     if not main:
         return ["nothing to compare: no two finished runs differ in a setting and share a seed"]
-    lines = [f"{main[0].measure.heading}: means, and differences paired by seed"]
+    lines = [main[0].measure.heading, "Means, and differences paired by seed."]
     for name, rows in by_name(main).items():
         columns = difference_columns(rows, name, [one.place for one in rows])
         lines += ["", *column_lines(columns, rows[0].sides)[0]]
