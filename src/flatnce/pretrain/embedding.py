@@ -90,13 +90,7 @@ class Embedder:
         with ThreadPoolExecutor(available_cores()) as pool, torch.no_grad():
             for start in range(0, len(items), batch_size):
                 some = list(pool.map(self._input, items[start : start + batch_size]))
-                shapes = {tuple(one.shape) for one in some}
-                if len(shapes) > 1 or len(shapes.pop()) != len(self.shape):
-                    raise ValueError(
-                        f"images: item {start} is prepared to shape {tuple(some[0].shape)}, and "
-                        f"the network takes inputs of shape {self.shape}; pass a list or an array "
-                        "of these, all of one size"
-                    )
+                self._check_shapes([tuple(one.shape) for one in some])
                 made = self.network(torch.stack(some).to(self.device)).to("cpu", torch.float32)
                 parts.append(nn.functional.normalize(made) if normalize else made)
                 if progress:
@@ -104,6 +98,16 @@ class Embedder:
                     end = "\n" if done == n else ""
                     print(f"\rembedded {done:,} of {n:,} images", end=end, file=sys.stderr)
         return torch.cat(parts)
+
+    def _check_shapes(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        """Refuse what the network cannot take; images may be of another size than in training."""
+        first, images = shapes[0], len(self.shape) == 3
+        alike = len(first) == 3 if images else first == tuple(self.shape)
+        if len(set(shapes)) > 1 or not alike:
+            raise ValueError(
+                f"images: prepared, an item has shape {first}, and the network takes inputs of "
+                f"shape {tuple(self.shape)}; pass a list or an array of these, all of one size"
+            )
 
     def _items(self, images: Any) -> Sequence[Any]:
         """The images to embed, one by one."""
@@ -113,7 +117,7 @@ class Embedder:
             found = image_files(path) if path.is_dir() else [path]
         elif isinstance(images, np.ndarray | Tensor):
             found = _array_images(images) if isinstance(self.prepare, CentreCrop) else images
-            found = list(found)
+            found = [np.asarray(one) if isinstance(found, np.ndarray) else one for one in found]
         elif hasattr(images, "convert"):  # an image of Pillow
             found = [images]
         if not isinstance(found, list | tuple):

@@ -14,7 +14,7 @@ import flatnce
 import own_things
 from flatnce.cli import main
 from flatnce.own_code import TRUSTED, Named, is_own, own_object
-from flatnce.pretrain import TrainConfig, load_encoder, resume, train, use_objects
+from flatnce.pretrain import OwnSet, TrainConfig, load_encoder, resume, train, use_objects
 from flatnce.pretrain.data import ReadyViews
 from flatnce.pretrain.evaluation import Bench, evaluate_run
 from flatnce.pretrain.exporting.forms import export, load_exported
@@ -228,6 +228,12 @@ def test_shared_images_are_not_those_of_other_objects_of_the_same_name():
         assert [len(load_images(data)) for data in tests] == [24, 32]
 
 
+@pytest.mark.parametrize("asked, expected", [(None, 3), (0, 0)])
+def test_the_workers_of_a_set_are_used_unless_the_run_says_otherwise(asked, expected):
+    config = TrainConfig().override(data=OwnSet(own_things.Rows(), workers=3), workers=asked)
+    assert load_images(config.data).workers == expected
+
+
 # What comes after training.
 
 
@@ -281,8 +287,9 @@ def test_embed_takes_the_inputs_that_evaluation_takes(run, tmp_path):
     encoder = flatnce.load(run, device="cpu")
     for given in (rows.rows, rows.rows.double().numpy(), list(rows.rows)):
         torch.testing.assert_close(encoder.embed(given), expected, rtol=0, atol=1e-6)
-    with pytest.raises(ValueError, match=r"to shape \(\), and the network takes .*\(8,\)"):
-        encoder.embed(rows.rows[0])
+    for bad, said in ((rows.rows[0].numpy(), r"\(1,\)"), (rows.rows[:, :7], r"\(7,\)")):
+        with pytest.raises(ValueError, match=rf"an item has shape {said}, and .* shape \(8,\)"):
+            encoder.embed(bad)
 
 
 def larger(image):
@@ -296,8 +303,9 @@ def test_embed_does_not_resize_where_evaluation_does_not(tmp_path):
     train(quick(epochs=1, backbone="small", batch_size=12), tmp_path / "run", **objects)
     backbone = load_encoder(tmp_path / "run").encoder.backbone
     expected = backbone(torch.stack(images) / 255)
-    found = flatnce.load(tmp_path / "run", device="cpu").embed(images)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+    encoder = flatnce.load(tmp_path / "run", device="cpu")
+    for given in (images, torch.stack(images), torch.stack(images, 0).permute(0, 2, 3, 1).numpy()):
+        torch.testing.assert_close(encoder.embed(given), expected, rtol=0, atol=1e-6)
 
 
 def test_evaluation_does_not_need_the_augmentation_and_code_of_a_program_may_be_imported(

@@ -105,8 +105,9 @@ def _read_images(data: DataConfig) -> AnySet:
     if _is_function(found):
         found = found(data.split)
     own = found if isinstance(found, OwnSet) else OwnSet(found, name=str(name))
+    workers = own.workers if data.workers is None else data.workers
     given = {"samples": data.epoch_samples or own.samples, **own_functions(data)}
-    return replace(own, name=str(name), split=data.split, workers=data.workers, **given)
+    return replace(own, name=str(name), split=data.split, workers=workers, **given)
 
 
 def own_functions(data: DataConfig, *roles: str) -> dict[str, Any]:
