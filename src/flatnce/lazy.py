@@ -1,4 +1,4 @@
-"""Public names of a package that are imported on first access (PEP 562)."""
+"""Public names of a package or module that are imported on first access (PEP 562)."""
 
 import ast
 from collections.abc import Callable
@@ -13,12 +13,13 @@ __all__ = ["lazy_exports"]
 def lazy_exports(
     package: str, file: str
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Return ``__getattr__``, ``__dir__`` and ``__all__`` for a package.
+    """Return ``__getattr__``, ``__dir__`` and ``__all__`` for a package or a module.
 
-    The public names are those that the package's file imports in its ``if TYPE_CHECKING:`` block,
-    which type checkers read and Python does not run.
+    The public names are those that its file imports in its ``if TYPE_CHECKING:`` block, which type
+    checkers read and Python does not run.
     """
     homes: dict[str, str] = {}
+    has_submodules = Path(file).name == "__init__.py"
     for block in ast.parse(Path(file).read_text(encoding="utf-8")).body:
         for line in block.body if isinstance(block, ast.If) else ():
             assert isinstance(line, ast.ImportFrom) and line.module
@@ -26,7 +27,7 @@ def lazy_exports(
 
     def get(name: str) -> Any:
         if name not in homes:
-            if not name.startswith("_") and find_spec(f"{package}.{name}"):  # another submodule
+            if has_submodules and not name.startswith("_") and find_spec(f"{package}.{name}"):
                 return import_module(f"{package}.{name}")
             known = ", ".join(homes)
             raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {known}")

@@ -141,7 +141,8 @@ def test_the_epoch_that_is_named_is_the_one_that_was_read(monkeypatch):
         return [{"top1": 0.5, "top5": 0.9}]
 
     monkeypatch.setattr(runs, "evaluations", evaluated)
-    findings = analyse(EXPERIMENTS["fig-ess-target"], list(ess_runs(1.0)), Setting(epoch=0.9))
+    experiment = replace(EXPERIMENTS["fig-ess-target"], epoch={"smoke": 0.9})
+    findings = analyse(experiment, list(ess_runs(1.0)), Setting())
     assert set(asked) == {10}
     assert findings.pictures[0]["title"] == "Accuracy by ESS target, at epoch 1"
     assert "linear top-1 at epoch 1" in findings.rows[0]["measures"]

@@ -122,11 +122,9 @@ def test_the_list_names_every_figure_and_table(capsys):
         (["zzz"], "--list"),
         ([], "name an experiment"),
         (["table-semi", "--scale", "paper"], "--imagenet PATH"),
-        (["fig-mi", "--epoch", "5"], "fig-mi does not read --epoch; leave it out"),
+        (["fig-holder", "--rate", "5"], "fig-holder does not read --rate; leave it out"),
         (["table-semi", "--imagenet", "./imagenet"], "scale paper"),
-        (["fig-ess-target", "--epoch", "0"], "--epoch 0: "),
         (["fig-mi", "--seeds", "1", "1"], "a seed twice"),
-        (["fig-ess-target", "--epoch", "500"], "at most 1 (--epoch)"),
     ],
 )
 def test_misuse_is_one_line_and_exit_2(typed, words, capsys):

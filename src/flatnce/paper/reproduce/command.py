@@ -39,8 +39,6 @@ class ReproduceOptions:
     imagenet: Annotated[str | None, tyro.conf.arg(metavar="PATH")] = None
     # Learning rate at the base batch; by default the preset's.
     rate: Annotated[float | None, tyro.conf.arg(metavar="RATE")] = None
-    # The epoch to measure at, for experiments that measure at one (fig-ess-target).
-    epoch: Annotated[float | None, tyro.conf.arg(metavar="EPOCH")] = None
     list: bool = False  # List the experiments.
     json: bool = False  # Print JSON and nothing else.
 
@@ -67,7 +65,7 @@ def run(arguments: list[str]) -> int:
 
 def _reproduce(options: ReproduceOptions) -> Path:
     experiment = find_experiment(str(options.name))
-    given = {name: getattr(options, name) for name in ("rate", "epoch", "imagenet")}
+    given = {name: getattr(options, name) for name in ("rate", "imagenet")}
     check_options(experiment, given, options.scale)
     # These import torch, which --list and a misspelt name do not need.
     from flatnce.paper.reproduce.engine import reproduce
@@ -78,10 +76,8 @@ def _reproduce(options: ReproduceOptions) -> Path:
     folder = runs_folder() / "reproduce"
     others = committed_records() if options.store is None else []
     store = Store(Path(options.store or folder / "store"), others)
-    out, setting = (
-        Path(options.out or folder / name),
-        Setting(options.scale, options.seeds, **given),
-    )
+    out = Path(options.out or folder / name)
+    setting = Setting(options.scale, options.seeds, **given)
     progress = partial(sweep_progress, quiet=options.json)
     say = (lambda _: None) if options.json else print
     try:

@@ -197,14 +197,7 @@ def _base_config(experiment: Experiment, setting: Setting) -> TrainConfig:
     for name, value in experiment.settings.items():
         if not isinstance(value, Mapping) or setting.scale in value:
             settings[name] = setting.pick(value)
-    config = config.override(**settings)
-    epochs = config.run.epochs
-    if experiment.epoch and setting.epoch is not None and not 0 < setting.epoch <= epochs:
-        raise ValueError(
-            f"epoch={setting.epoch:g}: the runs of this experiment at scale {setting.scale} have "
-            f"{epochs} epochs; choose more than 0 and at most {epochs} (--epoch)"
-        )
-    return config
+    return config.override(**settings)
 
 
 def _check_sets(experiment: Experiment, setting: Setting, config: TrainConfig) -> None:

@@ -26,7 +26,6 @@ class Setting:
     seeds: tuple[int, ...] = ()  # by default the scale's
     imagenet: str | None = None  # ImageNet's folder
     rate: float | None = None  # learning rate at the base batch
-    epoch: float | None = None  # at which to measure, in experiments that measure at one
 
     def __post_init__(self) -> None:
         check_choice("scale", self.scale, SEEDS)

@@ -100,8 +100,8 @@ class Group:
 class Runs:
     """All runs of an experiment, in groups, with the user's setting.
 
-    ``epoch`` is the epoch to measure at, that of the checkpoint nearest to the one asked for;
-    None at the end of training.
+    ``epoch`` is the epoch to measure at, that of the checkpoint nearest to the experiment's; None
+    at the end of training.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Runs:
         self.groups = [Group(dict(key), tuple(runs)) for key, runs in by_variables.items()]
         self.epoch = None
         if experiment.epoch is not None:
-            self.epoch = setting.epoch or setting.pick(experiment.epoch)
+            self.epoch = setting.pick(experiment.epoch)
             if self.first_trained is not None:
                 step = step_at(self.first_trained, self.epoch)
                 self.epoch = epoch_of(self.first_trained, step)
