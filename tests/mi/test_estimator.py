@@ -98,8 +98,9 @@ def test_groups_stay_together_and_their_copies_do_not_pass_for_information():
     honest = mi.estimate(x, y, groups=groups, **choices)
     assert honest.lower == 0 and honest.p_value > 0.02
     assert honest.settings["groups"] == 40
-    leaking = mi.estimate(x, y, **choices)
+    leaking = mi.estimate(x, y, independent=True, **choices)
     assert leaking.lower > 0.5
+    assert mi.estimate(x, y, **choices).flagged("dependent")
 
 
 def test_rows_that_miss_a_value_are_left_out_of_scores_and_named_in_pointwise(fitted):

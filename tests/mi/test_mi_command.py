@@ -59,7 +59,7 @@ def test_options_reach_the_estimator(calls):
     np.testing.assert_array_equal(options.pop("groups"), [0, 0, 1, 1])
     wanted = {"method": "flo", "critic": "joint", "folds": 5, "transform": "standard", "seed": 3}
     wanted |= {"device": "cpu", "permutations": 99, "batch_size": 64, "steps": 10, "blocks": None}
-    assert options == wanted
+    assert options == wanted | {"independent": False}
 
 
 def test_blocks_and_encodings_reach_the_reader(calls):

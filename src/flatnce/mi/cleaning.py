@@ -185,9 +185,9 @@ def _informative_columns(table: Table, labels: list[str], name: str, notes: list
 
 # Duplicate rows: copied, or equal by chance? A copy on both sides of a split leaks the answer.
 # Rows of categories repeat by chance, and keeping those together would distort the distribution.
-# Three things indicate chance: many rows agree in all columns but one; one column with a coarse
-# grid explains the repeats by itself (the others being functions of it); or the repeats are no
-# more than those that rounded numbers give, by the law of Poisson.
+# Three things indicate chance: of many repeats, some have rows that differ in one column only;
+# one column with a coarse grid explains the repeats by itself (the others being functions of it);
+# or the repeats are no more than those that rounded numbers give, by the law of Poisson.
 
 
 def duplicate_rows(*tables: Table) -> Indices | None:
@@ -219,7 +219,9 @@ def _by_chance(table: Table, hashes: Hashes, whole: Hashes) -> bool:
         expected[0] *= equal / pairs
         expected.append(near[-1] * equal / max(pairs - equal, 1))
     upper_tail = require_extra("scipy.special", "copies of rows", "mi").pdtrc
-    return min(near) >= 0.01 * repeats or float(upper_tail(repeats - 1, max(expected))) > 0.001
+    if 10 * repeats > len(table) and min(near) >= 0.01 * repeats:
+        return True
+    return float(upper_tail(repeats - 1, max(expected))) > 0.001
 
 
 def _equal_pairs(hashes: Hashes) -> int:

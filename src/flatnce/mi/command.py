@@ -16,7 +16,7 @@ from flatnce.environment import environment, plain
 from flatnce.messages import check_fields
 
 MAIN_OPTIONS = (
-    *("x", "y", "method", "cv", "transform", "encode", "group", "block"),
+    *("x", "y", "method", "cv", "transform", "encode", "group", "block", "independent"),
     *("rows", "seed", "device", "bits", "report", "compare", "list_columns", "json"),
 )
 HELP_SECTIONS = {
@@ -60,6 +60,8 @@ class MiOptions:
     group: Annotated[str | None, tyro.conf.arg(metavar="COLUMN")] = None
     # Keep rows in time order together in blocks of this many rows.
     block: Annotated[int | None, tyro.conf.arg(metavar="ROWS")] = None
+    # Rows are independent, though successive ones are alike: certify a limit all the same.
+    independent: bool = False
     # Use a random subset of this many rows.
     rows: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     no_header: bool = False  # The first line of text holds numbers, not names.
@@ -101,7 +103,7 @@ class MiOptions:
 
     def settings(self) -> dict[str, Any]:
         """The arguments of the estimator."""
-        names = ("method", "critic", "transform", "seed", "device", "permutations")
+        names = ("method", "critic", "transform", "independent", "seed", "device", "permutations")
         optional = {"batch_size": self.batch_size, "steps": self.steps, "rate": self.rate}
         return {
             **{name: getattr(self, name) for name in names},

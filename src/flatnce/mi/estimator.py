@@ -18,6 +18,7 @@ from flatnce.mi.best import BestEstimate, CriticValues, best_estimate
 from flatnce.mi.bounds import pool_log_sum, with_floor
 from flatnce.mi.classical import cca, gaussian_copula, ksg
 from flatnce.mi.critics import BoundedScale, Critic, SeparableCritic, critic_for, gaussian_critic
+from flatnce.mi.memory import Memory, memory_of
 from flatnce.mi.readouts import Evaluation, EvaluationPart, evaluate, learned_dual_readout
 from flatnce.mi.registry import Method, method_named
 from flatnce.mi.result import Estimate
@@ -45,6 +46,7 @@ class EstimationOptions:
     transform: str = "copula"
     folds: int = 1
     blocks: int | None = None
+    independent: bool = False
     batch_size: int | None = None
     steps: int | None = None
     rate: float | None = None
@@ -179,6 +181,7 @@ class EstimationJob:
             evaluation.readouts["flo"] = learned_dual_readout(parts)
         critics = [fold.critic for fold in self.folds]
         flags = (
+            *result.memory_flags(self._memory(), len(tables.x)),
             *result.evaluation_flags(evaluation),
             *result.training_flags(
                 evaluation.readouts["infonce"],
@@ -208,6 +211,11 @@ class EstimationJob:
             ),
             **known,
         )
+
+    def _memory(self) -> Memory | None:
+        """Find whether rows depend on each other though nothing was said about it."""
+        said = self.options.independent or self.options.blocks or self.settings["groups"]
+        return None if said else memory_of(self.tables.x, self.tables.y)
 
     def _best(self, evaluation: Evaluation) -> BestEstimate | None:
         """The best estimate of the default method; None where another one was asked for."""
@@ -386,6 +394,8 @@ class MutualInformation(EstimationOptions):
         folds: 1: one split, half of the rows to train, a quarter to stop and calibrate, a quarter
             to evaluate. 3 and more: cross-fitting, every row is evaluated once.
         blocks: Keep runs of this many consecutive rows together, for time series.
+        independent: Certify a limit even if successive rows are alike, because the table was
+            only put into this order.
         batch_size: Pairs in a batch; by default 256, fewer for few rows.
         steps: Largest number of training steps; training stops early.
         rate: Step size of training.

@@ -11,6 +11,7 @@ from flatnce.mi.best import METHODS as BEST_METHODS
 from flatnce.mi.best import BestEstimate
 from flatnce.mi.cleaning import Cleaning, CleanTables
 from flatnce.mi.fitting import FittedCritic
+from flatnce.mi.memory import Memory
 from flatnce.mi.readouts import Evaluation, Readout
 from flatnce.toml_files import read_toml
 
@@ -90,6 +91,9 @@ class Estimate:
         # Rounded down, so that a limit is never shown larger than it is.
         least = math.floor(self.lower * factor * 10**decimals + 1e-9) / 10**decimals
         lower, evidence = _number(least, decimals), p_value_in_words(self.p_value)
+        if self.flagged("dependent"):
+            why = "successive rows are alike"
+            return f"I(X;Y) is not certified: {why} (as if independent: {estimate} {unit})"
         if self.best is None:
             most = f"ceiling {_number(self.ceiling * factor)}, {evidence}"
             return f"I(X;Y) ≥ {lower} {unit} (95 %), estimate {estimate}, {most}"
@@ -154,13 +158,19 @@ class Estimate:
 
 
 def estimate_of(evaluation: Evaluation, flags: tuple[Flag, ...], **rest: Any) -> Estimate:
-    """Make the result of an evaluation; InfoNCE is the number that is reported."""
+    """Make the result of an evaluation; InfoNCE is the number that is reported.
+
+    If rows depend on each other nothing is certified: the limit is 0, without a p-value.
+    """
     primary = evaluation.readouts["infonce"]
+    dependent = any(flag.name == "dependent" for flag in flags)
+    if dependent:
+        rest["best"] = None
     return Estimate(
         nats=primary.nats,
         standard_error=primary.standard_error,
-        lower=evaluation.lower,
-        p_value=evaluation.p_value,
+        lower=0.0 if dependent else evaluation.lower,
+        p_value=math.nan if dependent else evaluation.p_value,
         permutations=evaluation.permutations,
         ceiling=evaluation.ceiling,
         saturated=any(flag.name == "saturated" for flag in flags),
@@ -267,6 +277,18 @@ def data_flags(tables: CleanTables) -> Iterator[Flag]:
         yield flag("repeats", sides=" and of ".join(tables.repeated))
     if tables.shared:
         yield flag("shared", count=len(tables.shared), names=", ".join(tables.shared[:3]))
+
+
+def memory_flags(memory: Memory | None, rows: int) -> Iterator[Flag]:
+    """Yield the warning that rows depend on each other, with a length of blocks where one fits."""
+    if memory is None:
+        return
+    remedy = "The memory is too long for blocks: add rows, or difference the columns first."
+    if memory.length is not None and 60 * memory.length <= rows:  # at least 20 blocks
+        remedy = (
+            f"For a series, keep rows together, for example blocks={max(3 * memory.length, 2)}."
+        )
+    yield flag("dependent", correlation=memory.correlation, remedy=remedy)
 
 
 def size_flags(evaluation: Evaluation, folds: int = 1) -> Iterator[Flag]:

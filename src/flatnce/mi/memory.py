@@ -1,0 +1,88 @@
+"""Rows that are not independent: in file order, successive rows are alike on both sides.
+
+Such rows (a series, several rows of one person) leak from training into test rows and repeat what
+they say, so a limit or a p-value that counts every row is wrong. A table that was merely sorted
+is not dependent: there the other columns are tested without their trend.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from flatnce.mi.cleaning import Table
+
+__all__ = []
+
+TREND = 21  # rows of the moving average that is removed from a table that was sorted
+
+
+@dataclass(frozen=True)
+class Memory:
+    """How alike successive rows are."""
+
+    correlation: float  # of successive rows, on the side where it is smaller
+    length: int | None  # rows after which the memory of a side is gone; None if it never is
+
+
+def memory_of(x: Table, y: Table) -> Memory | None:
+    """Find whether successive rows are alike on both sides; None if chance explains it."""
+    rows = len(x)
+    if max(x.ndim, y.ndim) > 2 or rows < 4 * TREND:
+        return None
+    ordered = [[_is_sorted(column) for column in side.T] for side in (x, y)]
+    scores = [_ranks(side) for side in (x, y)]
+    if any(map(any, ordered)):
+        scores = [side - _moving_average(side) for side in scores]
+    correlations = []
+    for side, known in zip(scores, ordered, strict=True):
+        if any(known):  # its order is that of the file
+            correlations.append(1.0)
+            continue
+        chance = (3.5 + math.sqrt(2 * math.log(side.shape[1]))) / math.sqrt(rows)
+        largest = float(_lagged(side, 1).max())
+        if largest < chance:
+            return None
+        correlations.append(largest)
+    if min(correlations) == 1.0:  # x and y are sorted alike: a table of two sorted columns
+        return None
+    return Memory(min(correlations), _length(scores, rows))
+
+
+def _is_sorted(column: Table) -> bool:
+    """Whether the file is in the order of a column, or its equal values stand together."""
+    steps = np.diff(column)
+    runs = int((steps != 0).sum()) + 1
+    monotone = bool((steps >= 0).all() or (steps <= 0).all())
+    return monotone or (runs == len(np.unique(column)) and 5 * runs <= len(column))
+
+
+def _ranks(side: Table) -> Table:
+    places = np.argsort(np.argsort(side, axis=0, kind="stable"), axis=0, kind="stable")
+    ranks = places.astype(np.float64)
+    for number, column in enumerate(side.T):  # equal values share their mean rank
+        _, code, count = np.unique(column, return_inverse=True, return_counts=True)
+        ranks[:, number] = (np.bincount(code, places[:, number]) / count)[code]
+    return ranks / len(side) - 0.5
+
+
+def _moving_average(side: Table) -> Table:
+    sums = np.cumsum(np.vstack((np.zeros((1, side.shape[1])), side)), axis=0)
+    start = np.clip(np.arange(len(side)) - TREND // 2, 0, None)
+    stop = np.clip(np.arange(len(side)) + TREND // 2 + 1, None, len(side))
+    return (sums[stop] - sums[start]) / (stop - start)[:, None]
+
+
+def _lagged(side: Table, lag: int) -> Table:
+    """Correlation of each column with itself some rows later."""
+    centred = side - side.mean(axis=0)
+    power = np.maximum((centred**2).sum(axis=0), 1e-12)
+    return (centred[lag:] * centred[:-lag]).sum(axis=0) / power
+
+
+def _length(scores: list[Table], rows: int) -> int | None:
+    """The first lag at which the memory of one side is below a tenth; None if beyond a quarter."""
+    for lag in np.unique(np.geomspace(1, rows // 4, 60).astype(int)):
+        if min(float(_lagged(side, int(lag)).max()) for side in scores) < 0.1:
+            return int(lag)
+    return None

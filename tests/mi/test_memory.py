@@ -1,0 +1,76 @@
+"""Rows that depend on each other are found in file order, and nothing is certified for them."""
+
+import math
+
+import numpy as np
+import pytest
+
+from flatnce import mi
+from flatnce.cli import main
+from flatnce.mi.memory import memory_of
+
+QUICK = {"steps": 20, "permutations": 19, "baselines": False}
+
+
+def _series(memory, rows, seed):
+    noise = np.random.default_rng(seed).normal(size=rows)
+    values = np.zeros(rows)
+    for row in range(1, rows):
+        values[row] = memory * values[row - 1] + noise[row]
+    return values[:, None]
+
+
+@pytest.mark.parametrize("memory", [0.5, 0.9, 0.98, 1.0])
+def test_two_series_are_found(memory):
+    for seed in range(10):
+        found = memory_of(_series(memory, 400, seed), _series(memory, 400, seed + 100))
+        assert found is not None and found.correlation > 0.2
+
+
+def test_independent_rows_raise_no_alarm():
+    random = np.random.default_rng(0)
+    for columns in (1, 20):
+        tables = random.normal(size=(100, 2, 200, columns))
+        assert not any(memory_of(x, y) for x, y in tables)
+    # One side alone may have a memory: partners at random do not share it.
+    assert memory_of(_series(0.98, 400, 0), random.normal(size=(400, 1))) is None
+
+
+def test_a_sorted_table_is_not_a_series_but_a_series_against_time_is():
+    random = np.random.default_rng(1)
+    x = np.sort(random.normal(size=(500, 2)), axis=0)
+    x[:, 1] = random.normal(size=500)
+    assert memory_of(x, x[:, :1] + random.normal(size=(500, 1))) is None
+    label = np.repeat([2.0, 0.0, 1.0], 100)[:, None]  # classes stand together
+    assert memory_of(3 * label + random.normal(size=(300, 4)), label) is None
+    assert memory_of(np.arange(500.0)[:, None], _series(0.9, 500, 0)) is not None
+
+
+def test_several_rows_of_one_person_are_found():
+    random = np.random.default_rng(2)
+    person = np.repeat(random.normal(size=(100, 2)), 6, axis=0)
+    x, y = person + 0.3 * random.normal(size=(2, 600, 2))
+    assert memory_of(x, y).length <= 8
+
+
+def test_walks_are_not_certified_and_the_reason_is_given():
+    x, y = _series(1.0, 400, 3), _series(1.0, 400, 4)
+    found = mi.estimate(x, y, **QUICK)
+    assert found.flagged("dependent") and found.best is None
+    assert found.lower == 0 and math.isnan(found.p_value)
+    assert "not certified: successive rows are alike" in found.sentence()
+    assert "difference the columns first" in found.flags[0].message
+    assert found.plain()["p_value"] is None
+    for said in ({"blocks": 10}, {"independent": True}, {"groups": np.arange(400) // 10}):
+        assert not mi.estimate(x, y, **said, **QUICK).flagged("dependent")
+
+
+def test_the_command_refuses_to_certify_and_takes_independent(tmp_path, capsys):
+    both = np.hstack((_series(0.8, 600, 5), _series(0.8, 600, 6)))
+    np.savetxt(tmp_path / "t.csv", both, delimiter=",", header="a,b", comments="")
+    given = ["mi", str(tmp_path / "t.csv"), "--x", "a", "--steps", "20", "--permutations", "19"]
+    main(given)
+    shown = capsys.readouterr().out
+    assert "not certified" in shown and "--block " in shown and "--independent" in shown
+    main([*given, "--independent"])
+    assert "certified ≥" in capsys.readouterr().out
