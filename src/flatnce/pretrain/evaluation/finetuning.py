@@ -35,6 +35,9 @@ from flatnce.pretrain.evaluation.probe import (
 )
 
 
+FEW = 128  # images that are read without worker processes
+
+
 @dataclass(frozen=True)
 class FinetuneConfig:
     """How the whole network is trained on labelled images."""
@@ -143,7 +146,9 @@ class _Job:
             single = 1 < len(train_set) and len(train_set) % batch == 1
             views = self._views()
             options: dict[str, Any] = {"views": views, "number": 1, "drop_last": single}
-            options |= {"device": device, "workers": config.workers}
+            # Worker processes are started in every epoch, which takes longer than to read a few.
+            workers = 0 if len(train_set) <= FEW else config.workers
+            options |= {"device": device, "workers": workers}
             loader = loader_of(train_set, batch, self.seed, **options)
             optimizer = torch.optim.NAdam(model.parameters(), lr=rate)
             channels = config.channels or train_set.shape[0]
