@@ -117,8 +117,8 @@ class ImageSet(Labelled):
 class FolderSet(Labelled):
     """Images as files, decoded on demand: for sets that do not fit in memory.
 
-    Like :class:`ImageSet`, with ``paths`` of files, the ``size`` in pixels to which they are
-    decoded, and the files that were ``skipped`` because they cannot be decoded.
+    Like :class:`ImageSet`, with ``paths`` of files and the ``size`` in pixels to which they are
+    decoded.
     """
 
     paths: tuple[str, ...] = field(repr=False)
@@ -127,7 +127,6 @@ class FolderSet(Labelled):
     name: str = "folder"
     split: str = "train"
     size: int = 256
-    skipped: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.paths:
@@ -155,17 +154,19 @@ class FolderSet(Labelled):
         return replace(self, size=size)
 
     def readable(self) -> "FolderSet":
-        """The set without the files that cannot be decoded; ``skipped`` names them.
+        """The set without the files that cannot be decoded, which a warning names.
 
         Reads every file once, which takes minutes for a large set.
         """
         with ThreadPoolExecutor(available_cores()) as pool:
             readable = list(pool.map(_can_decode, self.paths))
-        good = [number for number, fine in enumerate(readable) if fine]
-        bad = tuple(path for path, fine in zip(self.paths, readable, strict=True) if not fine)
-        if not good:
+        bad = [path for path, fine in zip(self.paths, readable, strict=True) if not fine]
+        if not any(readable):
             raise ValueError(f"paths: none of the {len(self)} files can be read as an image")
-        return replace(self.subset(good), skipped=self.skipped + bad)
+        if bad:
+            said = f"{len(bad)} files cannot be read as images and are left out"
+            warnings.warn(f"{self.name}: {said}: {', '.join(bad[:5])}", stacklevel=4)
+        return self.subset(torch.tensor(readable).nonzero().squeeze(1))
 
     def decoded(self) -> ImageSet:
         """All images in memory."""

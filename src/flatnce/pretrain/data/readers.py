@@ -7,7 +7,6 @@ split, and returns an :class:`ImageSet` or, where the images are files, a :class
 
 import gzip
 import os
-import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -123,18 +122,8 @@ def _reading(path: Path | str) -> Iterator[None]:
 
 
 def _prepared(files: FolderSet, size: int | None, skip_unreadable: bool) -> FolderSet:
-    if size is not None:
-        files = files.resized(size)
-    if not skip_unreadable:
-        return files
-    readable = files.readable()
-    if readable.skipped:
-        warnings.warn(
-            f"{files.name}: {len(readable.skipped)} files cannot be read as images and are left "
-            f"out: {', '.join(readable.skipped[:5])}",
-            stacklevel=3,
-        )
-    return readable
+    files = files if size is None else files.resized(size)
+    return files.readable() if skip_unreadable else files
 
 
 def image_folder(path: str | Path, split: str) -> FolderSet:

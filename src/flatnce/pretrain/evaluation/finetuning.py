@@ -34,7 +34,6 @@ from flatnce.pretrain.evaluation.probe import (
     has_pairs,
 )
 
-
 FEW = 128  # images that are read without worker processes
 
 
