@@ -241,7 +241,7 @@ def test_differences_are_those_of_the_runs(tmp_path):
 )
 def test_the_page_says_what_is_settled_and_what_is_open(tmp_path, given, said):
     runs = write_pairs(tmp_path, given)
-    assert f"<td>{said}</td>" in page(runs) and difference(runs)["reading"] == said
+    assert f'data-name="reading">{said}</td>' in page(runs) and difference(runs)["reading"] == said
 
 
 def test_an_unfinished_run_is_not_counted(tmp_path):
