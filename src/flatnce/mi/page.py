@@ -66,6 +66,8 @@ def mi_page(
 
 
 def _meaning(shown: Mapping[str, Any]) -> list[Paragraph]:
+    if any(flag["name"] == "dependent" for flag in shown["flags"]):
+        return [Paragraph("Nothing is certified: the flag below says why.", "Lower limit")]
     numbers = {name: _number(shown[name]) for name in ("estimate", "standard_error")}
     values, texts = {**shown, **numbers}, TEXTS["classical"]
     if shown["lower"] is not None:
@@ -77,6 +79,11 @@ def _meaning(shown: Mapping[str, Any]) -> list[Paragraph]:
         values["evidence"] = (
             "does not explain" if p <= 0.01 else "hardly explains" if p <= 0.05 else "may explain"
         )
+    if shown["best"] is not None:
+        best = {name: _number(shown["best"][name]) for name in ("estimate", "low", "high")}
+        values |= {f"best_{name}": value for name, value in best.items()}
+        values |= {"method_of_best": shown["best"]["method"], "why": shown["best"]["why"]}
+        texts = TEXTS["best"] | texts
     return [Paragraph(text.format(**values), topic) for topic, text in texts.items()]
 
 
