@@ -93,4 +93,4 @@ def test_an_encoder_shows_what_it_takes_and_gives(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     export_subjects.write_run(tmp_path / "runs" / "first")
     words = shown(load("first"))
-    assert words[0] == "encoder of first, step 30" and "128 numbers per image" in words
+    assert words[0] == "encoder of first, step 30" and "128 numbers per input" in words
