@@ -83,11 +83,26 @@ def test_few_columns(name, method):
 
 def test_many_columns_take_what_is_best_on_validation_rows():
     x, y = mi.tasks.find("multinormal-dense-5-5-0.5").sample(400, seed=0)
-    assert best_estimate(x, y, _critic()).method == "gaussian-copula"
+    plain = best_estimate(x, y, _critic())
+    assert plain.method == "gaussian-copula"
     learned = best_estimate(x, y, _critic(start=0.1, validation=0.7, nats=0.6))
-    assert learned.method == "critic" and learned.nats == 0.6
-    nothing = _critic(start=0.0, validation=0.0, nats=0.0, lower=0.0)
-    assert best_estimate(x, y, nothing).method == "neighbours"
+    assert learned.method == "gaussian-and-critic"
+    assert learned.nats == pytest.approx(plain.nats + 0.6)
+    # What critics confirm less of has a wider interval.
+    unsure = best_estimate(x, y, _critic(start=0.4, validation=0.4, nats=0.4, lower=0.1))
+    assert unsure.method == "gaussian-copula" and unsure.high > plain.high
+
+
+def test_columns_that_are_not_normal_take_neighbours_or_the_critic():
+    random = np.random.default_rng(0)
+    angle = random.uniform(0, 2 * np.pi, 500)
+    other = angle + random.vonmises(0, 6, 500)
+    time = np.arange(8) * np.pi / 4
+    x, y = np.sin(time + angle[:, None]), np.sin(time + other[:, None])
+    found = best_estimate(x, y, _critic())  # truth 1.266
+    assert found.method == "neighbours" and found.nats == pytest.approx(1.27, abs=0.15)
+    known = _critic(start=1.0, validation=1.3, nats=1.3, lower=1.0)
+    assert best_estimate(x, y, known).method == "critic"
 
 
 def test_rows_that_belong_together_leave_the_critic_only():

@@ -28,6 +28,7 @@ METHODS: Mapping[str, str] = {
     "gaussian-classes": "Gaussian classes, the mean of their value on own and on other rows",
     "label-neighbours": "nearest neighbours of each class",
     "gaussian-copula": "correlations of normal scores",
+    "gaussian-and-critic": "correlations of normal scores, and what training added to them",
     "neighbours": "nearest neighbours",
     "critic": "the trained critic, on rows that did not train it",
 }
@@ -101,6 +102,14 @@ class Side:
         """Whether some column reaches much further than its middle half; 4 for a normal one."""
         low, first, third, high = np.quantile(self.table, (0.005, 0.25, 0.75, 0.995), axis=0)
         return bool((high - low > 8 * (third - first)).any())
+
+    @cached_property
+    def normal(self) -> bool:
+        """Whether the principal components of normal scores are about normal (kurtosis)."""
+        scores = normal_scores(self.uniform, np.sort(self.uniform, axis=0))
+        axes = np.linalg.svd(scores, full_matrices=False)[0][:, :5]
+        excess = (axes**4).mean(axis=0) / (axes**2).mean(axis=0) ** 2 - 3
+        return abs(float(excess.mean())) < max(4 * (24 / axes.size) ** 0.5, 0.35)
 
     @cached_property
     def atoms(self) -> bool:
@@ -181,18 +190,32 @@ def _chosen(
             why = "neighbours do not contradict a Gaussian dependence of the ranks"
             return "gaussian-copula", why, gaussian
         return "neighbours", f"{columns} columns, and not a Gaussian dependence", near
-    found = max(critic.start, critic.validation, critic.nats)
-    if near.nats - 2 * near.error > found:
+    if not (left.normal and right.normal):
+        gaussian = None
+    found, least = max(critic.start, critic.validation, critic.nats), near.nats - 2 * near.error
+    # A Gaussian value that critics cannot confirm does not count against neighbours that they do.
+    against = gaussian.nats if gaussian is not None and found < near.nats / 2 else found
+    if least > max(found, against):
         return "neighbours", "neighbours find more than critics on validation rows", near
-    learned = critic.validation - critic.start > max(critic.standard_error, 0.01)
-    if gaussian is not None and not learned:
+    if gaussian is not None:
+        unconfirmed = max(gaussian.nats - found, 0.0) / 2
+        gaussian = _Value(gaussian.nats, gaussian.error, unconfirmed)
+    gain = critic.validation - critic.start
+    if gaussian is not None and gain <= max(critic.standard_error, 0.01):
         why = "training found no more than a Gaussian critic on validation rows"
         return "gaussian-copula", why, gaussian
-    return "critic", f"{columns} columns, and not a Gaussian dependence", _from_critic(critic)
+    if gaussian is not None:
+        error = math.hypot(gaussian.error, critic.standard_error)
+        value = _Value(gaussian.nats + gain, error, gaussian.bias + gain)
+        return "gaussian-and-critic", "training found more than a Gaussian critic", value
+    value = _from_critic(critic, rows if rows < 3 * columns else None)
+    return "critic", f"{columns} columns, and not a Gaussian dependence", value
 
 
-def _from_critic(critic: CriticValues) -> _Value:
-    return _Value(critic.nats, critic.standard_error, abs(critic.validation - critic.nats))
+def _from_critic(critic: CriticValues, few: int | None = None) -> _Value:
+    """The critic's value; so few rows for the columns leave open all that they could show."""
+    bias = abs(critic.validation - critic.nats) if few is None else math.log(few)
+    return _Value(critic.nats, critic.standard_error, bias)
 
 
 def _plug_in(left: Side, right: Side) -> _Value:
@@ -247,7 +270,7 @@ def _labelled(numbers: Side, label: Side) -> tuple[str, str, _Value]:
     best = max(losses, key=lambda name: losses[name].mean(), default="neighbours")
     apart = label.codes[:, None] * 1e9  # neighbours have the same label
     terms = [ksg_terms(table, apart, k, standardise=False, ties="mixed") for k in (3, 6)]
-    near_value = _of_terms(*terms)
+    near_value = _of_terms(terms[0], terms[1])
     both = np.zeros(rows)
     if best != "neighbours":
         fitted = candidates[best].fit(table, label.codes).predict_proba(table)
@@ -268,10 +291,10 @@ def _log_ratios(known: Table, codes: Integers, shares: Table) -> NDArray[np.floa
     return np.log((1 - floor) * known[rows, codes] / shares[codes] + floor)
 
 
-def _of_terms(terms: Table, wider: Table | None = None) -> _Value:
-    """A mean of neighbours' terms; what twice the neighbours change says how biased it is."""
+def _of_terms(terms: Table, wider: Table, columns: int = 2) -> _Value:
+    """A mean of neighbours' terms; what twice the neighbours change says how biased it may be."""
     value = float(terms.mean())
-    bias = 0.0 if wider is None else 3 * abs(value - float(wider.mean()))
+    bias = 1.5 * min(columns, 6) * abs(value - float(wider.mean()))
     return _Value(value, float(terms.std()) / len(terms) ** 0.5, bias)
 
 
@@ -283,7 +306,7 @@ def _neighbours(left: Side, right: Side, columns: int) -> _Value:
     if tails or (columns <= FEW_COLUMNS + 1 and not plain):
         tables = [side.uniform for side in (left, right)]
     terms = [ksg_terms(tables[0], tables[1], k) for k in (3, 6)]
-    return _of_terms(*terms)
+    return _of_terms(terms[0], terms[1], columns)
 
 
 def _gaussian(x: Table, y: Table) -> _Value | None:
@@ -293,8 +316,10 @@ def _gaussian(x: Table, y: Table) -> _Value | None:
         return None
     if not math.isfinite(value):
         return None
-    # Squared correlations that would give this information sum to about 1 − exp(−2 I).
-    return _Value(value, math.sqrt(-math.expm1(-2 * max(value, 0.0)) / len(x) + 1 / len(x) ** 2))
+    # Squared correlations with this information sum to 2 I at most; chance adds to each pair.
+    shared = min(2 * max(value, 0.0), x.shape[1], y.shape[1])
+    chance = x.shape[1] * y.shape[1] / (2 * len(x) ** 2)
+    return _Value(value, math.sqrt(shared / len(x) + chance))
 
 
 def _looks_gaussian(left: Side, right: Side, gaussian: float, near: _Value) -> bool:

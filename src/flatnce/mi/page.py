@@ -98,7 +98,7 @@ def _flags(estimate: Estimate) -> list[Paragraph]:
 def _read_outs(shown: Mapping[str, Any]) -> Section | None:
     rows = [
         (
-            f"{name} (the answer)" if name == shown["readout"] else name,
+            f"{name} (certified)" if name == shown["readout"] else name,
             _number(one["value"]),
             _number(one["standard_error"]),
             "yes" if one["is_bound"] else "no",
