@@ -125,8 +125,8 @@ def profiled(go, steps, device):
 
 def one_after_another(training):
     """Let no two kernels of a step overlap, so that each has the time it needs alone."""
-    training.learner.called._overlap = False
-    getattr(training._take_step, "step", training._take_step).aside.stream = None
+    training.learner.called.overlap = False
+    getattr(training._take_step, "step", training._take_step).side = None
     return training
 
 

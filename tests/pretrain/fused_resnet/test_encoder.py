@@ -196,15 +196,11 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_it_does_not_know_it_leaves_to_the_encoder_also_if_changed_later(change):
+def test_what_it_does_not_know_it_leaves_to_the_encoder(change):
     encoder = prepared(small_encoder())
-    quick, x = fuse_resnet(encoder), images()
-    assert is_fused(quick(x)[1])
+    assert is_fused(fuse_resnet(encoder)(images())[1])
     CHANGES[change](encoder.cpu())
     encoder.to(DEVICE)
-    z = quick(x)[1]
-    assert not is_fused(z)
-    torch.testing.assert_close(z, encoder(x)[1])
     assert fuse_resnet(encoder) is None and fuse_resnet(encoder.backbone) is None
 
 
@@ -233,55 +229,8 @@ def test_elsewhere_the_encoder_itself_is_called(case, monkeypatch):
         assert quick(x) is expected
 
 
-PLACES = {
-    "the encoder": lambda encoder: encoder,
-    "the backbone": lambda encoder: encoder.backbone,
-    "a layer": lambda encoder: encoder.backbone.layers[1],
-    "every module": lambda _: nn.modules.module,
-}
-
-
-@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
-@pytest.mark.parametrize("kind", ["forward_pre_hook", "full_backward_hook"])
-@pytest.mark.parametrize("place", PLACES)
-def test_a_hook_that_comes_later_is_called_and_when_gone_is_forgotten(kind, place):
-    encoder = prepared(small_encoder())
-    for part in encoder.modules():
-        if isinstance(part, nn.ReLU):
-            part.inplace = False  # torch refuses it behind a backward hook
-    quick, seen = fuse_resnet(encoder), []
-    where = PLACES[place](encoder)
-    register = f"register_module_{kind}" if place == "every module" else f"register_{kind}"
-    handle = getattr(where, register)(lambda module, *_: seen.append(module))
-    try:
-        loss_of(*quick(images())).backward()
-    finally:
-        handle.remove()
-    assert set(seen) - {quick}
-    seen.clear()
-    assert is_fused(quick(images())[1]) and not seen
-
-
 def is_fused(output: torch.Tensor) -> bool:
     return type(output.grad_fn).__name__ == "PassBackward"
-
-
-@pytest.mark.parametrize("change", ["head", "norm", "weight"])
-def test_what_is_exchanged_for_something_known_is_planned_anew(change):
-    ours = prepared(small_encoder())
-    quick, x = fuse_resnet(ours), images()
-    quick(x)
-    if change == "head":
-        ours.head = prepared(small_encoder(layers=3, hidden=7)).head
-    if change == "norm":
-        ours.backbone.layers[1] = nn.BatchNorm2d(7, eps=0.5).to(DEVICE)
-    if change == "weight":
-        ours.head[0].weight = nn.Parameter(torch.randn_like(ours.head[0].weight))
-    plain = copy.deepcopy(ours)
-    assert is_fused(quick(x)[1])
-    found, expected = gradients_of(quick, ours, x), gradients_of(plain, plain, x)
-    for mine, theirs in zip(found, expected, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-4)
 
 
 def test_statistics_can_be_held_and_a_second_backward_pass_is_refused():

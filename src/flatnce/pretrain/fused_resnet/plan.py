@@ -12,8 +12,6 @@ from flatnce.pretrain.models import Encoder, SmallNet
 
 # The attributes in which a module keeps its hooks.
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-# Attributes of modules that plan_of checks and the pass does not check again.
-SETTINGS = "padding padding_mode affine momentum eps return_indices output_size".split()
 
 
 class Unit(NamedTuple):
@@ -80,16 +78,6 @@ def plan_of(encoder: Any) -> Plan | None:
     same = sorted(map(id, parameters)) == sorted(map(id, encoder.parameters()))
     hooked = any(_hooked(module) for module in encoder.modules())
     return plan if plain and same and not hooked else None
-
-
-def contents_of(encoder: nn.Module) -> list[object]:
-    """The objects that a plan depends on; it is valid as long as they are the same objects."""
-    found: list[object] = []
-    for module in encoder.modules():
-        own = vars(module)
-        found += (module, type(module), _hooked(module), *map(own.get, SETTINGS))
-        found += (*own.get("_parameters", {}).values(), *own.get("_buffers", {}).values())
-    return found
 
 
 def _trunk(backbone: Any) -> Iterator[Unit | Block | nn.MaxPool2d]:
