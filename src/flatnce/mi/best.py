@@ -2,7 +2,7 @@
 
 The limit of a critic is certain and low. Where the columns are few, categories or Gaussian,
 another method is nearer to the truth. Which one is used depends on the kinds of the columns, their
-number and tails, and, in many columns, on validation rows; never on which answer is larger.
+number and tails, and, in more than three, on what critics and neighbours find on validation rows.
 """
 
 import math

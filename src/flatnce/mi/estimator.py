@@ -180,9 +180,11 @@ class EstimationJob:
         if options.chosen_method.dual is not None:
             evaluation.readouts["flo"] = learned_dual_readout(parts)
         critics = [fold.critic for fold in self.folds]
+        memory = self._memory()
+        best = self._best(evaluation) if memory is None else None
         flags = (
-            *result.memory_flags(self._memory(), len(tables.x)),
-            *result.evaluation_flags(evaluation),
+            *result.memory_flags(memory, len(tables.x)),
+            *result.evaluation_flags(evaluation, best),
             *result.training_flags(
                 evaluation.readouts["infonce"],
                 critics,
@@ -195,7 +197,7 @@ class EstimationJob:
         return result.estimate_of(
             evaluation,
             flags,
-            best=self._best(evaluation),
+            best=best,
             split={
                 "train": len(first.train),
                 "validation": len(first.validation),

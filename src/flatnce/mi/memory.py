@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flatnce.extras import require_extra
 from flatnce.mi.cleaning import Table
 
 __all__ = []
@@ -31,9 +32,11 @@ def memory_of(x: Table, y: Table) -> Memory | None:
     if max(x.ndim, y.ndim) > 2 or rows < 4 * TREND:
         return None
     ordered = [[_is_sorted(column) for column in side.T] for side in (x, y)]
-    scores = [_ranks(side) for side in (x, y)]
+    rank = require_extra("scipy.stats", "ranks", "mi").rankdata
+    smooth = require_extra("scipy.ndimage", "trends", "mi").uniform_filter1d
+    scores = [rank(side, axis=0).astype(np.float64) / rows for side in (x, y)]
     if any(map(any, ordered)):
-        scores = [side - _moving_average(side) for side in scores]
+        scores = [side - smooth(side, TREND, axis=0) for side in scores]
     correlations = []
     for side, known in zip(scores, ordered, strict=True):
         if any(known):  # its order is that of the file
@@ -55,22 +58,6 @@ def _is_sorted(column: Table) -> bool:
     runs = int((steps != 0).sum()) + 1
     monotone = bool((steps >= 0).all() or (steps <= 0).all())
     return monotone or (runs == len(np.unique(column)) and 5 * runs <= len(column))
-
-
-def _ranks(side: Table) -> Table:
-    places = np.argsort(np.argsort(side, axis=0, kind="stable"), axis=0, kind="stable")
-    ranks = places.astype(np.float64)
-    for number, column in enumerate(side.T):  # equal values share their mean rank
-        _, code, count = np.unique(column, return_inverse=True, return_counts=True)
-        ranks[:, number] = (np.bincount(code, places[:, number]) / count)[code]
-    return ranks / len(side) - 0.5
-
-
-def _moving_average(side: Table) -> Table:
-    sums = np.cumsum(np.vstack((np.zeros((1, side.shape[1])), side)), axis=0)
-    start = np.clip(np.arange(len(side)) - TREND // 2, 0, None)
-    stop = np.clip(np.arange(len(side)) + TREND // 2 + 1, None, len(side))
-    return (sums[stop] - sums[start]) / (stop - start)[:, None]
 
 
 def _lagged(side: Table, lag: int) -> Table:

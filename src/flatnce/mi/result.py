@@ -164,8 +164,6 @@ def estimate_of(evaluation: Evaluation, flags: tuple[Flag, ...], **rest: Any) ->
     """
     primary = evaluation.readouts["infonce"]
     dependent = any(flag.name == "dependent" for flag in flags)
-    if dependent:
-        rest["best"] = None
     return Estimate(
         nats=primary.nats,
         standard_error=primary.standard_error,
@@ -227,24 +225,15 @@ def flag(name: str, **seen: Any) -> Flag:
     return Flag(name, FLAGS[name].format(**seen))
 
 
-def evaluation_flags(evaluation: Evaluation) -> Iterator[Flag]:
+def evaluation_flags(evaluation: Evaluation, best: BestEstimate | None = None) -> Iterator[Flag]:
     """Yield warnings about the numbers that were read."""
     infonce, ceiling = evaluation.readouts["infonce"], evaluation.ceiling
     if infonce.nats > ceiling - 1:
         yield flag("saturated", rows=min(evaluation.rows), ceiling=ceiling)
     if evaluation.ess < 10:
         yield flag("low_ess", ess=evaluation.ess)
-    unstable = [
-        readout.name
-        for readout in evaluation.readouts.values()
-        if readout.is_bound and readout.standard_error > max(1.0, 10 * infonce.standard_error)
-    ]
-    if unstable:
-        yield flag("heavy_tails", names=" and ".join(unstable))
-    flo = evaluation.readouts["flo-cross-fitted"]
-    error = math.hypot(infonce.standard_error, flo.standard_error)
-    if abs(infonce.nats - flo.nats) > 3 * error + 0.02:
-        yield flag("disagree", infonce=infonce.nats, flo=flo.nats)
+    if best is not None and infonce.nats + 3 * infonce.standard_error < best.low:
+        yield flag("disagree", critic=max(infonce.nats, 0), method=best.method, best=best.nats)
 
 
 def training_flags(
