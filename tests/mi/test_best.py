@@ -65,6 +65,15 @@ def test_labels_of_gaussian_classes_and_of_others():
     assert found.nats == pytest.approx(math.log(5) - 0.8 * math.log(2), abs=0.05)
 
 
+def test_a_column_may_be_constant_in_a_class():
+    x, y = _labelled(((0.0, 0.0), (4.0, 0.0)), 300)
+    x[:, 1] *= y[:, 0]
+    found = best_estimate(x, y)
+    assert found.method == "gaussian-classes" and found.nats == pytest.approx(
+        math.log(2), abs=0.02
+    )
+
+
 @pytest.mark.parametrize(
     "name, method",
     [

@@ -7,7 +7,7 @@ import pytest
 
 from flatnce import mi
 from flatnce.cli import main
-from flatnce.mi.memory import memory_of
+from flatnce.mi.memory import Memory, memory_of
 
 QUICK = {"steps": 20, "permutations": 19, "baselines": False}
 
@@ -20,7 +20,7 @@ def _series(memory, rows, seed):
     return values[:, None]
 
 
-@pytest.mark.parametrize("memory", [0.5, 0.9, 0.98, 1.0])
+@pytest.mark.parametrize("memory", [-0.9, -0.5, 0.5, 0.9, 0.98, 1.0])
 def test_two_series_are_found(memory):
     for seed in range(10):
         found = memory_of(_series(memory, 400, seed), _series(memory, 400, seed + 100))
@@ -44,6 +44,9 @@ def test_a_sorted_table_is_not_a_series_but_a_series_against_time_is():
     label = np.repeat([2.0, 0.0, 1.0], 100)[:, None]  # classes stand together
     assert memory_of(3 * label + random.normal(size=(300, 4)), label) is None
     assert memory_of(np.arange(500.0)[:, None], _series(0.9, 500, 0)) is not None
+    sums = np.cumsum(random.exponential(size=(2, 500, 1)), axis=1)  # both rise all the time
+    assert memory_of(*sums) == Memory(1.0, None)
+    assert memory_of(np.arange(20_000.0)[:, None], random.normal(size=(20_000, 1))) is None
 
 
 def test_several_rows_of_one_person_are_found():

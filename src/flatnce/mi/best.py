@@ -258,7 +258,8 @@ def _labelled(numbers: Side, label: Side) -> tuple[str, str, _Value]:
     near = neighbours.KNeighborsClassifier(max(round(rows**0.5 / 2), 3))
     candidates = {"neighbours": near, "linear": models.LinearDiscriminantAnalysis()}
     if fewest > columns + 2:
-        candidates["quadratic"] = models.QuadraticDiscriminantAnalysis()
+        # A column may be constant in a class.
+        candidates["quadratic"] = models.QuadraticDiscriminantAnalysis(reg_param=1e-6, tol=0)
     folds = min(10, fewest)
     if folds >= 2:
         parts = selection.StratifiedKFold(folds, shuffle=True, random_state=0)

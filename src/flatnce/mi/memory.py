@@ -43,12 +43,14 @@ def memory_of(x: Table, y: Table) -> Memory | None:
             correlations.append(1.0)
             continue
         chance = (3.5 + math.sqrt(2 * math.log(side.shape[1]))) / math.sqrt(rows)
-        largest = float(_lagged(side, 1).max())
+        # Rows may alternate as well; removing a trend alone makes them do so a little.
+        lagged = _lagged(side, 1)
+        largest = float((lagged if any(map(any, ordered)) else np.abs(lagged)).max())
         if largest < chance:
             return None
         correlations.append(largest)
-    if min(correlations) == 1.0:  # x and y are sorted alike: a table of two sorted columns
-        return None
+    if min(correlations) == 1.0:  # both only rise or fall, as two sums over time do
+        return Memory(1.0, None)
     return Memory(min(correlations), _length(scores, rows))
 
 
@@ -70,6 +72,6 @@ def _lagged(side: Table, lag: int) -> Table:
 def _length(scores: list[Table], rows: int) -> int | None:
     """The first lag at which the memory of one side is below a tenth; None if beyond a quarter."""
     for lag in np.unique(np.geomspace(1, rows // 4, 60).astype(int)):
-        if min(float(_lagged(side, int(lag)).max()) for side in scores) < 0.1:
+        if min(float(np.abs(_lagged(side, int(lag))).max()) for side in scores) < 0.1:
             return int(lag)
     return None
