@@ -4,8 +4,8 @@ import torch
 
 from flatnce.pretrain import LoadedEncoder, TrainConfig
 from flatnce.pretrain.models import Encoder, backbone, head
-from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import RunLog
+from made_runs import save_checkpoint
 
 MEAN, STD = 0.3, 0.2
 
@@ -32,7 +32,7 @@ def write_run(directory, *, steps=(0, 30), evaluations=(), finished=True, **sett
         weights = {f"encoder.{k}": v for k, v in subject.encoder.state_dict().items()}
         state = {"channels": subject.channels, "size": subject.size}
         state["config"] = subject.config.plain()
-        checkpoint.save(directory / "checkpoints", step, weights, state, keep=None)
+        save_checkpoint(directory / "checkpoints", step, weights, state, keep=None)
         log.log({"kind": "train", "step": step, "epoch": step / 6, "seconds": 0.5 * step})
     if finished:
         log.finish({"step": steps[-1], "seconds": 1800.0, "evaluations": list(evaluations)})

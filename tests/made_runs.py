@@ -154,3 +154,11 @@ def assert_same_run(one, two):
         assert torch.equal(tensor, second.weights[name]), name
     assert torch.equal(first.state["random"], second.state["random"])
     assert lasting_lines(one) == lasting_lines(two)
+
+
+def save_checkpoint(directory, step, weights, state, keep=3):
+    """Write a checkpoint, wait for it, and return its folder."""
+    writer = checkpoint.Writer()
+    writer.save(directory, step, weights, state, keep=keep)
+    writer.wait()
+    return directory / f"step-{step:09d}"

@@ -124,7 +124,7 @@ def test_a_diverged_encoder_is_named_and_writes_nothing(tmp_path):
         name: torch.full_like(weight, torch.nan) if weight.is_floating_point() else weight
         for name, weight in found.weights.items()
     }
-    checkpoint.save(place / "checkpoints", 1, broken, found.state)
+    made_runs.save_checkpoint(place / "checkpoints", 1, broken, found.state)
     with pytest.raises(ValueError, match=r"NaN or infinite values.*earlier checkpoint"):
         inspect_encoder(place, **FEW, device="cpu")
     assert not (place / "portrait.json").exists()

@@ -23,6 +23,7 @@ from torch import nn
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.checkpoint import CheckpointError, DamagedCheckpoint, NoCheckpoint
 from forked import Forked
+from made_runs import save_checkpoint
 
 
 def network(width: int = 4) -> nn.Module:
@@ -31,7 +32,7 @@ def network(width: int = 4) -> nn.Module:
 
 def save(folder: Path, step: int, value: float = 0.0, **options) -> Path:
     weights = {"w": torch.full((2, 2), value or float(step))}
-    return checkpoint.save(folder, step, weights, {"step": step}, **options)
+    return save_checkpoint(folder, step, weights, {"step": step}, **options)
 
 
 def hidden(folder: Path) -> list[str]:
@@ -71,7 +72,7 @@ def test_weights_come_back_bit_for_bit_with_their_types(tmp_path):
         "tied": tied,
         "tied again": tied,
     }
-    checkpoint.save(tmp_path, 1, weights, {})
+    save_checkpoint(tmp_path, 1, weights, {})
     found = checkpoint.load(tmp_path).weights
     assert {*found} == {*weights}
     for name, tensor in weights.items():
@@ -92,7 +93,7 @@ def test_plain_data_comes_back_with_its_types(tmp_path):
         "python": random.getstate(),
         3: "a whole number for a key",
     }
-    checkpoint.save(tmp_path, 0, {}, state)
+    save_checkpoint(tmp_path, 0, {}, state)
     found = checkpoint.load(tmp_path).state
     assert torch.equal(found["tuple"][1][1].pop("deep"), torch.arange(3))
     state["tuple"][1][1].clear()
@@ -220,7 +221,7 @@ def test_forged_files_run_no_code(tmp_path, capsys):
 
 def test_a_part_can_be_restored_by_its_prefix(tmp_path):
     whole = nn.ModuleDict({"encoder": network(), "queue": nn.Linear(2, 2)})
-    checkpoint.save(tmp_path, 1, whole.state_dict(), {})
+    save_checkpoint(tmp_path, 1, whole.state_dict(), {})
     part = network()
     checkpoint.load(tmp_path).restore(part, prefix="encoder.")
     assert all(map(torch.equal, part.parameters(), whole["encoder"].parameters()))
@@ -245,7 +246,7 @@ def test_a_part_can_be_restored_by_its_prefix(tmp_path):
 )
 def test_what_cannot_be_saved_is_refused_and_named(tmp_path, changed, message):
     with pytest.raises(ValueError, match=message):
-        checkpoint.save(tmp_path, **{"step": 1, "weights": {}, "state": {}, **changed})
+        save_checkpoint(tmp_path, **{"step": 1, "weights": {}, "state": {}, **changed})
     assert checkpoint.steps(tmp_path) == []
 
 
@@ -341,7 +342,7 @@ def test_everything_is_forced_to_the_disk_before_it_gets_its_name(tmp_path, monk
 # --- Several writers, and dead ones --------------------------------------------------------------
 
 KILLED = """
-import os, signal, sys, torch
+import os, pathlib, signal, sys, torch
 from flatnce.pretrain.runs import checkpoint
 whole = checkpoint._write_file
 def killed(path, content):
@@ -350,7 +351,9 @@ def killed(path, content):
         os.kill(os.getpid(), signal.SIGKILL)
     whole(path, content)
 checkpoint._write_file = killed
-checkpoint.save(sys.argv[1], 2, {"w": torch.ones(3)}, {})
+writer = checkpoint.Writer()
+writer.save(pathlib.Path(sys.argv[1]), 2, {"w": torch.ones(3)}, {}, keep=3)
+writer.wait()
 """
 
 

@@ -15,7 +15,7 @@ from flatnce.pretrain import train
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.checkpoint import CheckpointError
 from flatnce.pretrain.training.state import Training
-from made_runs import before_step, quick_config
+from made_runs import before_step, quick_config, save_checkpoint
 from tiny_sets import write_folder
 
 pytest.importorskip("safetensors", reason="the train extra is not installed")
@@ -119,8 +119,8 @@ def test_who_inherits_the_file_of_the_lock_does_not_hold_the_lock(tmp_path, monk
 
     with monkeypatch.context() as patch:
         patch.setattr(fcntl, "flock", forked)
-        checkpoint.save(tmp_path, 1, {}, {})
-    saved = threading.Thread(target=checkpoint.save, args=(tmp_path, 2, {}, {}), daemon=True)
+        save_checkpoint(tmp_path, 1, {}, {})
+    saved = threading.Thread(target=save_checkpoint, args=(tmp_path, 2, {}, {}), daemon=True)
     saved.start()
     saved.join(10)
     for file in inherited:

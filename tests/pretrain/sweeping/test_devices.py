@@ -28,8 +28,9 @@ FOUR = {f"s{seed}": TINY.override(seed=seed) for seed in range(4)}
 
 
 def test_a_process_takes_the_next_name_that_none_has_taken():
-    taken, stop, said = multiprocessing.Value("l", 0), multiprocessing.Event(), queue.Queue()
-    names = list("abcdef")
+    waiting, stop, said = queue.Queue(), multiprocessing.Event(), queue.Queue()
+    for name in [*"abcdef", None, None]:
+        waiting.put(name)
     seen = []
 
     def greedy(share, interrupts, report):
@@ -37,12 +38,12 @@ def test_a_process_takes_the_next_name_that_none_has_taken():
 
     def other(share, report):
         # Another process comes in between and takes two.
-        _process(lambda mine, *_: [next(mine), next(mine)], None, 1, names, taken, stop, said)
+        _process(lambda mine, *_: [next(mine), next(mine)], None, 1, waiting, stop, said)
         report("a", {"kind": "train", "step": 1})
         seen.extend(share)
         return seen
 
-    _process(greedy, None, 1, names, taken, stop, said)
+    _process(greedy, None, 1, waiting, stop, said)
     messages = [said.get() for _ in range(said.qsize())]
     assert messages == [
         ("found", ["b", "c"]),

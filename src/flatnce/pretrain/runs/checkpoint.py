@@ -110,31 +110,6 @@ def _read(folder: Path, step: int) -> Checkpoint:
     return Checkpoint(folder, step, weights, state)
 
 
-def save(
-    directory: str | Path,
-    step: int,
-    weights: Mapping[str, Tensor],
-    state: Mapping[str, Any],
-    *,
-    keep: int | None = 3,
-) -> Path:
-    """Write the checkpoint of a step atomically and return its folder.
-
-    The files are written to a temporary folder, synced to the disk, and renamed, so a crash, a
-    kill or a full disk leaves the earlier checkpoints unchanged. Then the oldest are removed.
-
-    Arguments:
-        directory: The folder of checkpoints; created with its parents.
-        step: Steps done so far. A checkpoint of the same step is replaced; a step before the
-            newest is refused (see :func:`rewind`).
-        weights: The model's state dict, written as safetensors.
-        state: Everything else: plain data (numbers, strings, None, lists, tuples, dictionaries)
-            and tensors, which can be read without running code.
-        keep: Number of newest checkpoints to keep; None keeps all.
-    """
-    return _write(Path(directory), step, *_copied(weights, state), keep)
-
-
 def rewind(directory: str | Path, step: int) -> None:
     """Remove every checkpoint in a folder after a step, to continue from there."""
     place = Path(directory)
@@ -146,6 +121,9 @@ def rewind(directory: str | Path, step: int) -> None:
 
 class Writer:
     """Writes one checkpoint at a time in a background thread, while training continues.
+
+    The files are written to a temporary folder, synced to the disk, and renamed, so a crash, a
+    kill or a full disk leaves the earlier checkpoints unchanged. Then the oldest are removed.
 
     A failed write is raised by the next call of :meth:`save`, :meth:`check` or :meth:`wait`, so
     call :meth:`wait` last. The interpreter does not end before the files are complete.
@@ -164,7 +142,11 @@ class Writer:
         *,
         keep: int | None,
     ) -> None:
-        """Like :func:`save`, but returns once everything is copied; waits for the one before."""
+        """Write the checkpoint of a step; return once everything is copied.
+
+        ``state`` is plain data and tensors. A checkpoint of the same step is replaced; a step
+        before the newest is refused (see :func:`rewind`). ``keep`` None keeps all checkpoints.
+        """
         self.wait()
         contents = _copied(weights, state)
         self._writing = self._thread.submit(_write, directory, step, *contents, keep)

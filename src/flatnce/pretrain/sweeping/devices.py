@@ -68,11 +68,14 @@ def on_cards(
     stop, and it is raised here; one that dies leaves its names undone.
     """
     context = multiprocessing.get_context("spawn")  # a forked process cannot use CUDA
-    taken, stop, said = context.Value("l", 0), context.Event(), context.Queue()
-    shared = (list(names), taken, stop, said)
+    waiting, stop, said = context.Queue(), context.Event(), context.Queue()
+    for name in [*names, *(None for _ in cards)]:  # each process ends at a None
+        waiting.put(name)
+    waiting.cancel_join_thread()  # processes that stop leave names in it
     # Not daemons, which cannot start the workers that read data.
     processes = [
-        context.Process(target=_process, args=(work, card, len(cards), *shared)) for card in cards
+        context.Process(target=_process, args=(work, card, len(cards), waiting, stop, said))
+        for card in cards
     ]
     found: list[Any] = []
     errors: list[Exception] = []
@@ -111,29 +114,19 @@ def _end(processes: Sequence[Any]) -> None:
             process.join()
 
 
-def _process(
-    work: Work, card: str | None, count: int, names: list[str], taken: Any, stop: Any, said: Any
-) -> None:
+def _process(work: Work, card: str | None, count: int, waiting: Any, stop: Any, said: Any) -> None:
     """One process: its card, its share of the names, and what it says to the first."""
     if card is None:
         torch.set_num_threads(max(1, torch.get_num_threads() // count))
     else:
         os.environ[VISIBLE] = card  # before CUDA starts here
 
-    def share() -> Iterator[str]:
-        while True:
-            with taken.get_lock():
-                place, taken.value = taken.value, taken.value + 1
-            if place >= len(names):
-                return
-            yield names[place]
-
     def report(name: str, line: Mapping[str, Any]) -> None:
         said.put(("line", name, line))
 
     try:
         with LauncherStops(stop) as interrupts, suppress(KeyboardInterrupt):
-            said.put(("found", list(work(share(), interrupts, report))))
+            said.put(("found", list(work(iter(waiting.get, None), interrupts, report))))
     except (ValueError, OSError) as error:
         said.put(("error", [error]))
     if _is_orphan():
