@@ -55,7 +55,7 @@ def test_pretrained_and_scratch_differ_in_nothing_but_the_start(network, digits)
 
 def test_in_bfloat16_the_network_is_and_the_loss_is_not(network, digits, monkeypatch):
     # On CUDA; what autocast does there it does here, when told to.
-    monkeypatch.setattr(finetuning._Job, "lower", property(lambda self: True))
+    monkeypatch.setattr(finetuning, "_is_lowered", lambda device: True)
     seen, real = {"network": set(), "loss": set()}, finetuning.cross_entropy
 
     def loss(scores, labels):

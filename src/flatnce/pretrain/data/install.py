@@ -15,8 +15,7 @@ import time
 import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,24 +122,20 @@ def _transfer_all(item: Download, partial: Path, report: Report | None) -> None:
     failure = "cut short"
     for url in item.urls:
         attempt = 0
-        while attempt < ATTEMPTS:
-            before = _size(partial)
-            if before == item.bytes:
-                return
+        while attempt < ATTEMPTS and (before := _size(partial)) != item.bytes:
             try:
                 _transfer(url, item, partial, report)
-            except urllib.error.HTTPError as error:
-                failure = f"{url}: {error}"
-                error.close()
-                if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
-                    partial.unlink()
-                elif error.code < 500 and error.code != http.client.TOO_MANY_REQUESTS:
-                    break  # another attempt at this address would be refused too
             except BROKEN as error:
-                failure = f"{url}: {error}"
+                failure, code = f"{url}: {error}", getattr(error, "code", 500)
+                if code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
+                    partial.unlink()
+                elif code < 500 and code != http.client.TOO_MANY_REQUESTS:
+                    break  # another attempt at this address would be refused too
             # Attempts that bring bytes are not counted.
             attempt = 0 if _size(partial) > before else attempt + 1
             time.sleep(PAUSE_SECONDS * attempt)
+    if _size(partial) == item.bytes:
+        return
     raise MissingData(
         f"{item.file} could not be fetched ({failure}); {_size(partial):,} of {item.bytes:,} "
         f"bytes are kept, so run it again to go on. If you have the file, copy it to "
@@ -181,51 +176,39 @@ def _already(entry: Entry, root: Path) -> Installed | None:
     if layout is None:
         return None
     folder = root / layout.folder
-    return Installed(entry.name, folder, "there", _verify(entry, layout, folder))
-
-
-def _verify(entry: Entry, layout: Layout, folder: Path) -> str:
-    """Check the files of a layout, and return what was checked."""
     known = {file: checksum for file, checksum in layout.files.items() if checksum}
     for file, checksum in known.items():
         check(folder / file, checksum)
     if known and entry.resident:
-        return f"the checksum of {len(known)} files"
+        return Installed(entry.name, folder, "there", f"the checksum of {len(known)} files")
     # There are no checksums for thousands of image files: check their numbers.
     for split in entry.splits:
         read_split(entry, folder, split)
-    return "the number of images"
+    return Installed(entry.name, folder, "there", "the number of images")
 
 
 def _install_archives(layout: Layout, archives: Sequence[Path], root: Path) -> Path:
-    with _staged(root, layout) as stage:
+    """Unpack archives into a temporary folder, from which the set is moved in one step."""
+    target = root / layout.folder
+    with tempfile.TemporaryDirectory(dir=root, prefix=".staging-") as name:
+        stage = Path(name)
         for item, archive in zip(layout.downloads, archives, strict=True):
             into = stage / item.into
+            into.mkdir(parents=True, exist_ok=True)
             if item.inner:
                 unpack(archive, stage / "outer")
                 archive = stage / "outer" / item.inner
             if item.unpack:
                 unpack(archive, into)
             else:
-                into.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(archive, into / item.file)
         missing = layout.missing(stage / layout.folder)
         if missing:
             raise MissingData(f"{archives[0].name} does not hold {', '.join(missing[:3])}")
-    return root / layout.folder
-
-
-@contextmanager
-def _staged(root: Path, layout: Layout) -> Iterator[Path]:
-    """A temporary folder under the root, from which the finished set is moved in one step."""
-    root.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=root, prefix=".staging-") as name:
-        stage, target = Path(name), root / layout.folder
-        (stage / layout.folder).parent.mkdir(parents=True, exist_ok=True)
-        yield stage
         _check_free(target)
         target.parent.mkdir(parents=True, exist_ok=True)
         os.replace(stage / layout.folder, target)
+    return target
 
 
 def _check_free(target: Path) -> None:

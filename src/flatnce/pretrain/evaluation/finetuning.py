@@ -12,27 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Float64
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from flatnce.pretrain.data import Views
 from flatnce.pretrain.data.own_set import loader_of
-from flatnce.pretrain.data.views import CentreCrop
-from flatnce.pretrain.evaluation.features import (
-    Images,
-    device_of,
-    frozen,
-    image_batches,
-    to_channels,
-)
+from flatnce.pretrain.evaluation.features import Images, device_of, extract, to_channels
 from flatnce.pretrain.evaluation.options import VALIDATION
-from flatnce.pretrain.evaluation.probe import (
-    Probe,
-    check_training,
-    choose,
-    has_pairs,
-)
+from flatnce.pretrain.evaluation.probe import Probe, check_training, choose, has_pairs
 
 FEW = 128  # images that are read without worker processes
 
@@ -106,9 +94,26 @@ def finetune(
         "seed": seed,
         "fitted_on": len(train_set),
         **how,
-        "precision": "bfloat16 (autocast)" if job.lower else "float32",
+        "precision": "bfloat16 (autocast)" if _is_lowered(job.device) else "float32",
     }
     return Probe(job.classify(job.train(train_set, rate), test_set), protocol)
+
+
+def _is_lowered(device: torch.device) -> bool:
+    """Whether the network computes in bfloat16, as in pretraining: on CUDA."""
+    return device.type == "cuda"
+
+
+class _Finetuned(nn.Sequential):
+    """A network and its classifier; scores are float32."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """One score per image and class."""
+        if images.is_cuda:
+            images = images.contiguous(memory_format=torch.channels_last)
+        with torch.autocast(images.device.type, torch.bfloat16, _is_lowered(images.device)):
+            scores: Tensor = super().forward(images)
+        return scores.float()
 
 
 @dataclass(frozen=True)
@@ -139,11 +144,20 @@ class _Job:
         config, device = self.config, self.device
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed(self.seed)
-            model = self._model(len(train_set.classes))
+            network: Any = self.start()
+            classifier = nn.Linear(network.width, len(train_set.classes))
+            model = _Finetuned(network, classifier).to(device).requires_grad_(True)
             batch = min(config.batch_size, len(train_set))
             # Batch norm cannot normalise a last batch of one image.
             single = 1 < len(train_set) and len(train_set) % batch == 1
-            views = self._views()
+            off = dict.fromkeys(("jitter", "grayscale", "blur"), 0.0)
+            look: dict[str, Any] = {
+                "flip": config.flip,
+                "mean": config.mean,
+                "std": config.std,
+                **off,
+            }
+            views = Views(config.size, seed=self.seed, crop=(config.crop_least, 1.0), **look)
             options: dict[str, Any] = {"views": views, "number": 1, "drop_last": single}
             # Worker processes are started in every epoch, which takes longer than to read a few.
             workers = 0 if len(train_set) <= FEW else config.workers
@@ -158,7 +172,7 @@ class _Job:
                 for indices, images, labels in loader.epoch(epoch):
                     crops = views(to_channels(images, channels), indices, epoch, views=1)[0]
                     optimizer.zero_grad()
-                    loss = cross_entropy(self._scores(model, crops), labels)
+                    loss = cross_entropy(model(crops), labels)
                     loss.backward()
                     optimizer.step()
                     total += loss.detach()
@@ -178,47 +192,8 @@ class _Job:
                     )
         return model
 
-    def _views(self) -> Views:
-        """Random resized crops and flips only."""
-        config = self.config
-        return Views(
-            config.size,
-            seed=self.seed,
-            crop=(config.crop_least, 1.0),
-            flip=config.flip,
-            jitter=0.0,
-            grayscale=0.0,
-            blur=0.0,
-            mean=config.mean,
-            std=config.std,
-        )
-
     def classify(self, model: nn.Module, image_set: Images) -> Float64[Tensor, "n k"]:
         """Scores of every image's centre, in evaluation mode."""
-        config = self.config
-        prepare = CentreCrop(config.size, config.resize, mean=config.mean, std=config.std)
-        channels, side = config.channels or image_set.shape[0], config.resize or config.size
-        batches = image_batches(image_set, config.batch_size, self.device, side, config.workers)
-        with frozen(model), torch.no_grad():
-            parts = [
-                self._scores(model, prepare(to_channels(images, channels))) for images in batches
-            ]
-        return torch.cat(parts).to(torch.float64)
-
-    @property
-    def lower(self) -> bool:
-        """Whether the network computes in bfloat16, as in pretraining: on CUDA."""
-        return self.device.type == "cuda"
-
-    def _scores(self, model: nn.Module, images: Tensor) -> Float[Tensor, "n k"]:
-        if images.is_cuda:
-            images = images.contiguous(memory_format=torch.channels_last)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.lower):
-            scores: Tensor = model(images)
-        return scores.float()
-
-    def _model(self, classes: int) -> nn.Module:
-        network = self.start()
-        width: Any = network.width
-        model = nn.Sequential(network, nn.Linear(width, classes))
-        return model.to(self.device).requires_grad_(True)
+        asked = ("size", "resize", "mean", "std", "channels", "batch_size", "workers")
+        how = {name: getattr(self.config, name) for name in asked}
+        return extract(model, image_set, **how).features.to(torch.float64)
