@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class DataOptions:
     """Fetch a data set, checked and resumable; one that is already on disk is only checked."""
 
-    # Name of the data set, as in --list; or the path of a folder of images, to describe.
+    # Name of the data set, as in --list.
     name: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = None
     # Folder of the data sets; by default $FLATNCE_DATA, or else ~/.cache/flatnce.
     root: Annotated[str | None, tyro.conf.arg(metavar="PATH")] = None
@@ -36,7 +36,10 @@ def run(arguments: list[str]) -> int:
     if options.name is None:
         raise ValueError("name a data set: `flatnce data cifar10`; --list prints the names")
     if is_path(options.name):
-        return _show(_describe_folder(options.name), options.json)
+        raise ValueError(
+            f"NAME={options.name!r} is a path; a folder of images is used where it is: describe "
+            f"it with `flatnce train {options.name} --dry-run`"
+        )
     entry = find(options.name)
     return _show({**_describe(entry), **asdict(_fetch(entry.name, options))}, options.json)
 
@@ -66,24 +69,6 @@ def _describe(entry: Entry) -> dict[str, Any]:
         **{name: getattr(entry, name) for name in shown},
         "splits": dict(entry.splits),
         "download_bytes": sum(item.bytes for item in layout.downloads) if layout else 0,
-    }
-
-
-def _describe_folder(path: str) -> dict[str, Any]:
-    """The contents of a folder of images, which is used in place."""
-    from flatnce.pretrain.data import has_part, image_folder
-
-    splits = [split for split in ("train", "validation", "test") if has_part(path, split)]
-    parts = {split: image_folder(path, split) for split in splits}
-    shards = ".tar@" in parts["train"].paths[0]
-    return {
-        "name": path,
-        "title": "tar shards" if shards else "a folder of images",
-        "classes": len(parts["train"].classes),
-        "splits": {split: len(part) for split, part in parts.items()},
-        "how": "there",
-        "folder": path,
-        "checked": "the headers of all images" if shards else "that every class has images",
     }
 
 

@@ -10,11 +10,10 @@ import tyro
 from flatnce.cli.console import console_of, live_line, print_json, text_table
 from flatnce.cli.options import parse_options
 from flatnce.cli.short_help import print_short_help
-from flatnce.environment import plain
 from flatnce.pretrain.commands import RunName
 from flatnce.pretrain.evaluation import PURPOSES, Options, expand
 from flatnce.pretrain.runs.folder import find_run
-from flatnce.pretrain.runs.log import protocol_name, read_run, score_cells
+from flatnce.pretrain.runs.log import score_cells
 
 __all__ = ["results_table"]
 
@@ -53,8 +52,6 @@ def run(arguments: list[str]) -> int:
     from flatnce.pretrain.training.saved import describe_status
 
     directory = find_run(options.run)
-    earlier = (read_run(directory).results or {}).get("evaluations", ())
-    before = {_key(one): one["protocol"] for one in earlier}
     with live_line(quiet=options.json, log=False) as (show, _):
         found = evaluate_run(
             directory,
@@ -78,17 +75,8 @@ def run(arguments: list[str]) -> int:
     for name in expand(options.protocol):
         wrapped = textwrap.fill(f"{name}: {PURPOSES[name]}", 80, subsequent_indent="  ")
         print(wrapped)
-    if changed := [
-        one for one in found if _key(one) in before and plain(one["protocol"]) != before[_key(one)]
-    ]:
-        names = ", ".join(one["protocol"]["name"] for one in changed)
-        print(f"\nan earlier result with other settings was replaced: {names}")
     print(f"\nadded to {directory / 'results.json'} and {page}")
     return 0
-
-
-def _key(result: Mapping[str, Any]) -> tuple[Any, ...]:
-    return result.get("step"), result.get("data"), protocol_name(result)
 
 
 def results_table(results: Sequence[Mapping[str, Any]]) -> None:

@@ -11,9 +11,6 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import Optimizer
 
-from flatnce.messages import check_at_least, check_choice, check_positive
-from flatnce.pretrain.training.config import OPTIMIZERS, SCALING_RULES
-
 __all__ = []
 
 _NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
@@ -33,11 +30,6 @@ class WarmupCosine:
         Loshchilov and Hutter, 2017, SGDR, Eq. 5, https://arxiv.org/abs/1608.03983; warm-up as in
         Goyal et al., 2017, Sec. 2.2, https://arxiv.org/abs/1706.02677
 
-    Arguments:
-        peak: The highest rate.
-        steps: T, all steps of the run.
-        warmup: w, steps of the warm-up.
-
     Examples:
         >>> rate = WarmupCosine(peak=0.4, steps=100, warmup=10)
         >>> rate.at(0), rate.at(9), rate.at(55)
@@ -45,17 +37,8 @@ class WarmupCosine:
     """
 
     peak: float
-    steps: int
-    warmup: int = 0
-
-    def __post_init__(self) -> None:
-        check_positive("peak", self.peak)
-        check_at_least("steps", self.steps, 1)
-        if not 0 <= self.warmup < self.steps:
-            raise ValueError(
-                f"warmup={self.warmup} must lie in [0, steps={self.steps}); shorten the warm-up "
-                "or train for longer"
-            )
+    steps: int  # T, of the whole run
+    warmup: int = 0  # w
 
     def at(self, step: int | Shaped[Tensor, ""]) -> Any:
         """The rate at a step: a number, or for a tensor a float32 tensor on its device."""
@@ -73,19 +56,11 @@ class WarmupCosine:
 
 
 def scaled_rate(base: float, batch: int, *, base_batch: int = 256, rule: str = "linear") -> float:
-    """Scale a learning rate to another batch size.
+    """A learning rate that was tuned at ``base_batch`` images per step, for another batch size.
 
     ``linear`` (Goyal et al., 2017) suits SGD and LARS at large batches, the paper's choice;
     ``sqrt`` (SimCLR, Appendix B.1) learns faster at small batches and few epochs, and suits Adam.
-
-    Arguments:
-        base: The rate at ``base_batch``.
-        batch: Images per step, over all processes.
-        base_batch: The batch size at which ``base`` was tuned.
-        rule: ``linear``, ``sqrt``, or ``none`` for no scaling.
     """
-    check_at_least("base_batch", base_batch, 1)
-    check_choice("rule", rule, SCALING_RULES)
     ratio = batch / base_batch
     return base * {"linear": ratio, "sqrt": math.sqrt(ratio), "none": 1.0}[rule]
 
@@ -126,8 +101,6 @@ class LARS(Optimizer):
         trust: float = 0.001,
         adapt: bool = True,
     ) -> None:
-        _check_numbers(lr, weight_decay, momentum)
-        check_positive("trust", trust, "; SimCLR's is 0.001")
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust}
         super().__init__(parameters, {**defaults, "adapt": adapt})
 
@@ -174,32 +147,22 @@ def build_optimizer(
     lr: float | Tensor,
     weight_decay: float = 0.0,
     momentum: float = 0.9,
-    trust: float = 0.001,
 ) -> Optimizer:
     """Build an optimizer with two groups: ``decay``, and ``no_decay`` for biases and norms.
 
     ``no_decay`` has every parameter of fewer than two axes (biases, scales, a learned
     temperature), all of a norm layer, and those that a backbone lists (timm's
     ``no_weight_decay``); LARS does not adapt their rate either. Parameters without gradients are
-    left out. A group has a ``name`` and ``param_names``. Build it after the model is on its
-    device: on CUDA the steps are fused and can be captured in a graph, for which ``lr`` must be a
-    tensor on the device.
-
-    Arguments:
-        model: The model to optimize.
-        name: ``sgd``, ``adamw`` or ``lars``.
-        lr: The learning rate.
-        weight_decay: For the ``decay`` group; AdamW's is decoupled, the others' is not.
-        momentum: Momentum of SGD and LARS; AdamW's first beta.
-        trust: Trust coefficient of LARS.
+    left out. A group has a ``name`` and ``param_names``. AdamW's weight decay is decoupled, the
+    others' is not; its first beta is the momentum. Build it after the model is on its device: on
+    CUDA the steps are fused and can be captured in a graph, for which ``lr`` must be a tensor
+    there.
     """
-    check_choice("name", name, OPTIMIZERS)
-    _check_numbers(lr, weight_decay, momentum)
     groups = _groups(model, weight_decay)
     if name == "lars":
         for group in groups:
             group["adapt"] = group["name"] == "decay"
-        return LARS(groups, lr=lr, momentum=momentum, trust=trust)
+        return LARS(groups, lr=lr, momentum=momentum)
     on_cuda = all(parameter.is_cuda for group in groups for _, parameter in group["params"])
     if name == "sgd":
         return torch.optim.SGD(groups, lr=lr, momentum=momentum, fused=on_cuda or None)
@@ -241,14 +204,6 @@ def load_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
             group["lr"] = rate.copy_(torch.as_tensor(group["lr"]))
         else:
             group["lr"] = float(group["lr"])
-
-
-def _check_numbers(lr: float | Tensor, weight_decay: float, momentum: float) -> None:
-    if not isinstance(lr, Tensor):
-        check_at_least("lr", lr, 0)
-    check_at_least("weight_decay", weight_decay, 0)
-    if not 0 <= momentum < 1:
-        raise ValueError(f"momentum={momentum} must lie in [0, 1); 0.9 is usual")
 
 
 def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
