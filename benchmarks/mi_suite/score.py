@@ -194,7 +194,7 @@ def print_seconds(records):
 
 
 def table(args):
-    records = read(args.files)
+    records = {key: r for key, r in read(args.files).items() if not args.n or key[1] in args.n}
     everything = with_limit(records)
     if args.compared:
         wanted = {name for name in args.compared} | {f"{name}-limit" for name in args.compared}
@@ -219,6 +219,7 @@ def main():
     command = commands.add_parser("table")
     command.add_argument("files", nargs="+")
     command.add_argument("--compared", nargs="+", help="only these methods")
+    command.add_argument("--n", nargs="+", type=int, help="only these numbers of rows")
     command.set_defaults(function=table)
     args = parser.parse_args()
     args.function(args)

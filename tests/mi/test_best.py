@@ -134,3 +134,31 @@ def test_the_default_call_holds_it_and_prints_nothing_below_zero():
     assert found.best is not None and found.best.nats >= 0 and found.best.low == 0
     assert "-" not in found.sentence().replace("nats", "")
     assert mi.estimate(x, y, method="infonce", steps=20, permutations=19).best is None
+
+
+def _few(name, n, seed):
+    random = np.random.default_rng(seed)
+    if name == "triangle":
+        u = random.uniform(size=n)
+        x = np.where(random.uniform(size=n) < 0.5, u / 2, 1 - u / 2)
+        return x[:, None], (u + random.uniform(-0.5, 0.5, n))[:, None]
+    if name == "cauchy":
+        x, noise = random.standard_cauchy((2, n, 1))
+        return x, x + noise
+    x = random.normal(size=(n, 2 if name == "xor" else 3))
+    sign = np.sign(x).prod(axis=1) * np.where(random.uniform(size=n) < 0.1, -1, 1)
+    return x, (np.abs(random.normal(size=n)) * sign)[:, None]
+
+
+@pytest.mark.parametrize(
+    "name, truth, before",  # before: what the trained critic alone had said
+    [
+        ("triangle", 0.5, 0.42),
+        ("xor", 0.368, 0.25),
+        ("parity", 0.368, 0.12),
+        ("cauchy", 0.693, 0.53),
+    ],
+)
+def test_laws_of_few_columns_that_a_critic_misses(name, truth, before):
+    values = [best_estimate(*_few(name, 2000, seed)).nats for seed in range(3)]
+    assert abs(np.mean(values) - truth) < 0.75 * (truth - before)
