@@ -44,6 +44,8 @@ def test_a_sorted_table_is_not_a_series_but_a_series_against_time_is():
     label = np.repeat([2.0, 0.0, 1.0], 100)[:, None]  # classes stand together
     assert memory_of(3 * label + random.normal(size=(300, 4)), label) is None
     assert memory_of(np.arange(500.0)[:, None], _series(0.9, 500, 0)) is not None
+    walks = np.hstack((np.arange(500.0)[:, None], _series(1.0, 500, 1)))
+    assert memory_of(walks, _series(1.0, 500, 2)).length is None  # no block is long enough
     sums = np.cumsum(random.exponential(size=(2, 500, 1)), axis=1)  # both rise all the time
     assert memory_of(*sums) == Memory(1.0, None)
     assert memory_of(np.arange(20_000.0)[:, None], random.normal(size=(20_000, 1))) is None

@@ -34,9 +34,10 @@ def memory_of(x: Table, y: Table) -> Memory | None:
     ordered = [[_is_sorted(column) for column in side.T] for side in (x, y)]
     rank = require_extra("scipy.stats", "ranks", "mi").rankdata
     smooth = require_extra("scipy.ndimage", "trends", "mi").uniform_filter1d
-    scores = [rank(side, axis=0).astype(np.float64) / rows for side in (x, y)]
+    whole = [rank(side, axis=0).astype(np.float64) / rows for side in (x, y)]
+    scores = whole
     if any(map(any, ordered)):
-        scores = [side - smooth(side, TREND, axis=0) for side in scores]
+        scores = [side - smooth(side, TREND, axis=0) for side in whole]
     correlations = []
     for side, known in zip(scores, ordered, strict=True):
         if any(known):  # its order is that of the file
@@ -51,7 +52,7 @@ def memory_of(x: Table, y: Table) -> Memory | None:
         correlations.append(largest)
     if min(correlations) == 1.0:  # both only rise or fall, as two sums over time do
         return Memory(1.0, None)
-    return Memory(min(correlations), _length(scores, rows))
+    return Memory(min(correlations), _length(whole, rows))  # a walk's is its trend's
 
 
 def _is_sorted(column: Table) -> bool:
