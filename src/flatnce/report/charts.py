@@ -19,7 +19,6 @@ from flatnce.extras import require_extra
 __all__ = [
     "Axis",
     "Chart",
-    "FORMATS",
     "Fit",
     "Line",
     "Reference",
@@ -29,8 +28,6 @@ __all__ = [
     "scatter_chart",
     "write_figures",
 ]
-
-FORMATS = ("pdf", "svg", "png")
 
 # The palette of Okabe and Ito; colours that are faint on white are darker.
 COLOURS = ("#d55e00", "#0072b2", "#009e73", "#b8578e", "#a06f00", "#4d4d4d")
@@ -46,8 +43,8 @@ MARKERS = ("o", "s", "^", "D")
 # In inches and points. A page scales the drawing to its column.
 PAGE_SIZE, PAGE_FONT = (6.6, 4.4), 13.5
 PAPER_SIZE, PAPER_FONT, DOTS_PER_INCH = (3.4, 2.5), 8.0, 300
-# Without a date, so that the same chart gives the same file.
-NO_DATE = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
+# The formats for a paper, without a date, so that the same chart gives the same file.
+FORMATS = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
 
 # matplotlib's settings and fonts are global; a page may be served by several threads.
 _DRAWING = Lock()
@@ -167,14 +164,15 @@ class Chart:
             found["lines"].append(one)
         return found
 
-    def write(self, directory: Path, formats: Sequence[str]) -> list[Path]:
+    def write(self, directory: Path) -> list[Path]:
         """Write the chart for a paper, once per format."""
-        paths = [directory / f"{self.name.removeprefix('chart-')}.{kind}" for kind in formats]
+        start, paths = self.name.removeprefix("chart-"), []
         with _DRAWING, _style(PAPER_FONT, self.name):
             figure = self._figure(PAPER_SIZE)
-            for path, kind in zip(paths, formats, strict=True):
-                options = {"dpi": DOTS_PER_INCH, "metadata": NO_DATE[kind]}
-                figure.savefig(path, bbox_inches="tight", **options)
+            for kind, undated in FORMATS.items():
+                paths.append(directory / f"{start}.{kind}")
+                options = {"dpi": DOTS_PER_INCH, "metadata": undated}
+                figure.savefig(paths[-1], bbox_inches="tight", **options)
         return paths
 
     def _figure(self, size: tuple[float, float]) -> Any:
@@ -194,19 +192,14 @@ class Chart:
         return figure
 
 
-def write_figures(
-    charts: Sequence[Chart], directory: str | Path, formats: Sequence[str] = FORMATS
-) -> list[Path]:
-    """Write every chart once per format, named after the chart, and return the files."""
-    unknown = [one for one in formats if one not in FORMATS]
-    if unknown or not formats:
-        raise ValueError(f"formats={list(formats)} must be some of {', '.join(FORMATS)}")
+def write_figures(charts: Sequence[Chart], directory: str | Path) -> list[Path]:
+    """Write every chart as PDF, SVG and PNG, named after the chart, and return the files."""
     place = Path(directory)
     if place.exists() and not place.is_dir():
         raise ValueError(f"figures={str(directory)!r} is a file; name a folder")
     require_extra("matplotlib", "figures for papers", "report")
     place.mkdir(parents=True, exist_ok=True)
-    return [path for chart in charts for path in chart.write(place, formats)]
+    return [path for chart in charts for path in chart.write(place)]
 
 
 def line_chart(

@@ -137,14 +137,15 @@ def render_page(page: Page, live: str = "") -> str:
     )
 
 
-def write_page(page: Page, path: Path) -> Path:
+def write_page(page: Page, path: str | Path) -> Path:
     """Write the page, all or nothing, and return its path.
 
     A file that flatnce did not write is never replaced.
     """
-    check_place(path)
-    replace_text(path, render_page(page))
-    return path
+    place = Path(path)
+    check_place(place)
+    replace_text(place, render_page(page))
+    return place
 
 
 def check_place(path: Path) -> None:

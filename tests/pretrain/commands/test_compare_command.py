@@ -16,8 +16,7 @@ def names(tmp_path):
 
 
 def test_runs_are_compared_by_a_setting(names, tmp_path, capsys):
-    figures = ["--figures", "f", "--formats", "svg"]
-    assert main(["compare", *names, "--by", "objective", *figures]) == 0
+    assert main(["compare", *names, "--by", "objective", "--figures", "f"]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[-2] == "the page: comparison.html" and said[-1].endswith("figures in f")
     row = next(line for line in said if line.startswith("all runs"))

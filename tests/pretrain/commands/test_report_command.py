@@ -27,7 +27,7 @@ def test_a_run_gets_its_page_with_its_encoder_looked_at(first, capsys):
 @pytest.mark.parametrize("as_json", [False, True], ids=["words", "json"])
 def test_page_and_figures_are_written_on_request(tmp_path, capsys, as_json):
     place = made_runs.write_run(tmp_path / "runs" / "first")
-    typed = ["--no-portrait", "--out", "mine.html", "--figures", "figures", "--formats", "svg"]
+    typed = ["--no-portrait", "--out", "mine.html", "--figures", "figures"]
     assert main(["report", "first", *typed, *(["--json"] if as_json else [])]) == 0
     names = {file.name for file in (tmp_path / "figures").iterdir()}
     assert {"loss.svg", "mi.svg", "ess.svg", "knn.svg"} <= names

@@ -11,11 +11,12 @@ import made_runs
 from chromium import PROBLEMS
 from export_subjects import write_run
 from flatnce.core.diagnostics.registry import DIAGNOSTICS
-from flatnce.pretrain.page.compare import compare_page
+from flatnce.pretrain.page.compare import compare_runs
 from flatnce.pretrain.page.inspection import inspect_encoder
 from flatnce.pretrain.page.run import page_of_run, run_page
 from flatnce.pretrain.page.serve import serve
 from flatnce.pretrain.runs.log import RunLog
+from flatnce.report.page import write_page
 
 TAB, ENTER = ("Tab", 9), ("Enter", 13, "\r")
 DRAWN = """[...document.querySelectorAll("svg.chart")].map((chart) => ({
@@ -43,7 +44,8 @@ def pages(run, tmp_path_factory):
     place = tmp_path_factory.mktemp("pairs")
     several = made_runs.write_pairs(place, [0.02, 0.03, 0.01])
     out = place / "comparison.html"
-    return {"run": run_page(run), "comparison": compare_page(several, out, by=["objective"])}
+    comparison = compare_runs(several, by=["objective"]).page()
+    return {"run": run_page(run), "comparison": write_page(comparison, out)}
 
 
 def asked_elsewhere(window, page) -> list[str]:

@@ -12,10 +12,9 @@ import tyro
 
 from flatnce.cli.console import column_lines, print_json
 from flatnce.cli.options import parse_options
-from flatnce.messages import check_choice
 from flatnce.pretrain.commands import RunNames
 from flatnce.pretrain.runs.folder import named_runs
-from flatnce.report.charts import FORMATS, write_figures
+from flatnce.report.charts import write_figures
 from flatnce.report.page import Page, check_place, write_page
 
 if TYPE_CHECKING:
@@ -31,15 +30,13 @@ class PageOptions:
     out: Path | None = None
     watch: bool = False  # Serve the page on this machine and follow the run while it goes on.
     port: int = 0  # Where to serve; any free port by default.
-    figures: Path | None = None  # Also write every chart for a paper into this folder.
-    formats: tuple[str, ...] = FORMATS  # Formats of these figures.
+    # Also write every chart for a paper into this folder, as PDF, SVG and PNG.
+    figures: Path | None = None
     json: bool = False  # Print what was found as JSON and nothing else.
 
     def __post_init__(self) -> None:
         if not 0 <= self.port < 2**16:
             raise ValueError(f"port={self.port} must be from 0 (any free one) to {2**16 - 1}")
-        for name in self.formats:
-            check_choice("formats", name, FORMATS)
 
 
 @dataclass(frozen=True)
@@ -133,7 +130,7 @@ def publish(
         figures: Sequence[Path] = ()
         if options.figures is not None:
             charts = [figure.chart for section in made.sections for figure in section.figures]
-            figures = write_figures(charts, options.figures, options.formats)
+            figures = write_figures(charts, options.figures)
         if options.json:
             plain = {"page": out, "figures": figures, "left_out": note}
             print_json({**plain, **more})

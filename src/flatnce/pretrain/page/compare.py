@@ -14,10 +14,10 @@ from flatnce.pretrain.page.run import finished, flat
 from flatnce.pretrain.runs.log import Run, protocol_name, read_run
 from flatnce.pretrain.training.config import BOOKKEEPING, TrainConfig
 from flatnce.report.charts import Axis, Line, forest_chart
-from flatnce.report.page import Figure, Page, Paragraph, Section, Table, write_page
+from flatnce.report.page import Figure, Page, Paragraph, Section, Table
 from flatnce.report.text import OBJECTIVES, UNITS, VARIABLES
 
-__all__ = ["Comparison", "by_name", "compare_page", "compare_runs", "difference_columns"]
+__all__ = ["Comparison", "by_name", "compare_runs", "difference_columns"]
 
 MOST_PLACES = 14  # rows of a forest plot that can be read
 LEAST_PAIRS = 3  # for an interval: with two it is about 13 standard errors wide
@@ -212,17 +212,6 @@ def compare_runs(
         if by or found:
             break
     return Comparison(runs, names, found)
-
-
-def compare_page(directories: Sequence[str | Path], out: str | Path, **asked: Any) -> Path:
-    """Write the page that compares training runs and return its path.
-
-    Arguments:
-        directories: As :func:`compare_runs`.
-        out: The file.
-        asked: Further arguments of :func:`compare_runs`.
-    """
-    return write_page(compare_runs(directories, **asked).page(), Path(out))
 
 
 def _read_runs(directories: Sequence[str | Path]) -> list[Run]:
