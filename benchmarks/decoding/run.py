@@ -34,9 +34,8 @@ from torchvision.transforms import Compose, Lambda, PILToTensor, RandomResizedCr
 from flatnce.environment import environment
 from flatnce.pretrain import preset
 from flatnce.pretrain.data import Batch, FolderSet, Streaming, Views, nvjpeg
-from flatnce.pretrain.data.crops import crop_files
+from flatnce.pretrain.data.crops import DeviceCrops, crop_files
 from flatnce.pretrain.data.image_set import available_cores
-from flatnce.pretrain.data.nvjpeg import DeviceCrops
 from flatnce.pretrain.training.state import Training
 
 

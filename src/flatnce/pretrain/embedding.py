@@ -23,8 +23,14 @@ from flatnce.pretrain.data.own_set import prepared_input
 from flatnce.pretrain.data.readers import image_files
 from flatnce.pretrain.data.views import CentreCrop
 from flatnce.pretrain.evaluation.features import to_channels
-from flatnce.pretrain.exporting import load_exported, open_graph, preprocessing
-from flatnce.pretrain.exporting.forms import MARK, is_described, read_config
+from flatnce.pretrain.exporting import (
+    MARK,
+    is_described,
+    load_exported,
+    open_graph,
+    preprocessing,
+    read_config,
+)
 from flatnce.pretrain.runs.folder import find_run, run_name, runs_folder
 from flatnce.pretrain.training.images import own_functions
 from flatnce.pretrain.training.processes import choose_device

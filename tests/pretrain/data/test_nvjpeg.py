@@ -4,10 +4,9 @@ import pytest
 import torch
 from PIL import Image
 
-from flatnce.pretrain.data import Streaming, UnreadableImage, Views, load, nvjpeg
-from flatnce.pretrain.data.crops import crop_files
+from flatnce.pretrain.data import Streaming, UnreadableImage, Views, crops, load
+from flatnce.pretrain.data.crops import DeviceCrops, crop_files
 from flatnce.pretrain.data.image_set import read_bytes
-from flatnce.pretrain.data.nvjpeg import DeviceCrops
 from pictures import pictures
 from tiny_sets import write_folder
 
@@ -30,7 +29,7 @@ def files(tmp_path):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("canvas", [2**25, 80 * 80 * 2])
 def test_crops_are_those_of_the_workers(files, device, canvas, monkeypatch):
-    monkeypatch.setattr(nvjpeg, "CANVAS", canvas)
+    monkeypatch.setattr(crops, "CANVAS", canvas)
     views = Views(24, seed=1, crop=(0.2, 0.6))
     batches = [torch.tensor([3, 0, 5, 2, 11]), torch.tensor([7]), torch.arange(12)]
     made = DeviceCrops(files.paths, views, 2, torch.device(device)).epoch(batches, 3)

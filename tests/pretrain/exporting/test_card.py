@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from export_subjects import MEAN, STD, make_trained, write_run
-from flatnce.pretrain.exporting import export
-from flatnce.pretrain.exporting.forms import Source, card
+from flatnce.pretrain.exporting import Source, card, export
 from made_runs import EVALUATION
 
 STANDARD = {"name": "resnet18", "stem": "standard", "size": 32, "channels": 3}

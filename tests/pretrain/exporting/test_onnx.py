@@ -9,8 +9,14 @@ import pytest
 import torch
 
 from export_subjects import make_trained
-from flatnce.pretrain.exporting import FORMS, ExportError, export, load_exported, preprocessing
-from flatnce.pretrain.exporting.forms import read_config
+from flatnce.pretrain.exporting import (
+    FORMS,
+    ExportError,
+    export,
+    load_exported,
+    preprocessing,
+    read_config,
+)
 
 ONNX = FORMS["onnx"]
 REASON = "the onnx extra is not installed: pip install 'flatnce[onnx]'"
@@ -101,7 +107,7 @@ def test_the_code_on_the_card_runs(plain, monkeypatch):
 
 
 def test_without_onnxruntime_it_is_written_unchecked(known_graph, tmp_path, monkeypatch):
-    monkeypatch.setattr("flatnce.pretrain.exporting.forms.find_spec", lambda name: None)
+    monkeypatch.setattr("flatnce.pretrain.exporting.find_spec", lambda name: None)
     out = export(make_trained(), "onnx", tmp_path / "out")
     assert read_config(out)["flatnce"]["check"] is None
     assert "onnxruntime is not installed" in (out / "README.md").read_text()

@@ -3,7 +3,7 @@
 import pytest
 
 from flatnce.pretrain.commands.evaluate import result_row
-from flatnce.pretrain.exporting.forms import evaluation_row
+from flatnce.pretrain.exporting import evaluation_row
 from flatnce.pretrain.page.run import evaluation_row as page_row
 from flatnce.pretrain.runs.log import score_cells
 from made_runs import EVALUATION

@@ -17,7 +17,7 @@ from flatnce.own_code import TRUSTED, Named, is_own, own_object
 from flatnce.pretrain import OwnSet, TrainConfig, load_encoder, resume, train, use_objects
 from flatnce.pretrain.data import ReadyViews
 from flatnce.pretrain.evaluation import Bench, evaluate_run
-from flatnce.pretrain.exporting.forms import export, load_exported
+from flatnce.pretrain.exporting import export, load_exported
 from flatnce.pretrain.page.inspection import inspect_encoder, read_inspection
 from flatnce.pretrain.page.run import run_page
 from flatnce.pretrain.runs.log import read_run

@@ -41,14 +41,13 @@ def run(arguments: list[str]) -> int:
     repository = options.push_to_hub
     if options.private and repository is None:
         raise ValueError("--private is for --push-to-hub; give that too, or leave --private out")
-    from flatnce.pretrain.exporting import check_repository, export, push_to_hub
-    from flatnce.pretrain.exporting.forms import MARK, describe_check, read_config
+    from flatnce.pretrain import exporting
     from flatnce.pretrain.training.saved import describe_status
 
     try:
         if repository is not None:
-            check_repository(repository)
-        folder = export(
+            exporting.check_repository(repository)
+        folder = exporting.export(
             options.run,
             options.to,
             options.out,
@@ -58,10 +57,10 @@ def run(arguments: list[str]) -> int:
     except ModuleNotFoundError as error:
         # The message names the missing extra.
         raise OSError(str(error)) from error
-    config = read_config(folder)
-    ours = config[MARK]
+    config = exporting.read_config(folder)
+    ours = config[exporting.MARK]
     stands, said = describe_status(find_run(options.run), ours["step"])
-    address = repository and push_to_hub(folder, repository, private=options.private)
+    address = repository and exporting.push_to_hub(folder, repository, private=options.private)
     files = sorted(path.name for path in folder.iterdir())
     if options.json:
         found: dict[str, Any] = {
@@ -79,7 +78,7 @@ def run(arguments: list[str]) -> int:
     print(
         f"{config['architecture']} of step {ours['step']:,}, features of width "
         f"{ours['features']:,}: {folder} ({', '.join(files)})\n"
-        f"Loaded back: {describe_check(ours['check'])}. README.md shows how to use it."
+        f"Loaded back: {exporting.describe_check(ours['check'])}. README.md shows how to use it."
     )
     if address:
         print(f"on the hub: {address}")

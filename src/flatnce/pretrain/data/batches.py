@@ -19,9 +19,8 @@ from torch.utils.data import DataLoader, Dataset, default_convert
 from flatnce.messages import check_at_least, check_choice
 from flatnce.pretrain.data.augmentation import draws
 from flatnce.pretrain.data.catalog import DECODERS, UnreadableImage
-from flatnce.pretrain.data.crops import crop_files
+from flatnce.pretrain.data.crops import DeviceCrops, crop_files
 from flatnce.pretrain.data.image_set import available_cores, read_image
-from flatnce.pretrain.data.nvjpeg import DeviceCrops
 from flatnce.pretrain.data.views import Views
 
 __all__ = ["Stage", "others_than", "shuffled_classes"]
