@@ -47,11 +47,12 @@ def memory_of(x: Table, y: Table) -> Memory | None:
         # Rows may alternate as well; removing a trend alone makes them do so a little.
         lagged = _lagged(side, 1)
         largest = float((lagged if any(map(any, ordered)) else np.abs(lagged)).max())
-        if largest < chance:
+        if largest < chance or largest <= _by_chance(side):
             return None
         correlations.append(largest)
     if min(correlations) == 1.0:  # both only rise or fall, as two sums over time do
-        return Memory(1.0, None)
+        levels = [len(np.unique(side, axis=0)) for side in (x, y)]
+        return Memory(1.0, None) if 5 * min(levels) > rows else None  # categories may be sorted
     return Memory(min(correlations), _length(whole, rows))  # a walk's is its trend's
 
 
@@ -61,6 +62,18 @@ def _is_sorted(column: Table) -> bool:
     runs = int((steps != 0).sum()) + 1
     monotone = bool((steps >= 0).all() or (steps <= 0).all())
     return monotone or (runs == len(np.unique(column)) and 5 * runs <= len(column))
+
+
+def _by_chance(side: Table) -> float:
+    """The largest correlation in many random orders: of rare events it is far from normal."""
+    random = np.random.default_rng(0)
+    centred = side - side.mean(axis=0)
+    power, largest = np.maximum((centred**2).sum(axis=0), 1e-12), 0.0
+    for _ in range(999 if side.size < 100_000 else 99):
+        mixed = centred[random.permutation(len(centred))]
+        sums = np.abs(np.einsum("nd,nd->d", mixed[1:], mixed[:-1])) / power
+        largest = max(largest, float(sums.max()))
+    return largest
 
 
 def _lagged(side: Table, lag: int) -> Table:
