@@ -92,12 +92,8 @@ def parse_options(
 ) -> Options:
     """Parse a command line; a mistake is a ValueError of one line that names the option.
 
-    Arguments:
-        kind: The dataclass of the options.
-        command: The name of the command, for the help.
-        arguments: What was typed after it; ``--help`` or ``--help-all`` prints the help.
-        default: What the options change; by default the defaults of ``kind``.
-        renamed: See :func:`own_arguments`.
+    The options change ``default``, or else the defaults of ``kind``. ``renamed`` is that of
+    :func:`own_arguments`.
     """
     import tyro
 

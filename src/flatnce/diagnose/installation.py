@@ -17,6 +17,7 @@ from flatnce.environment import environment, installed_version
 
 LEAST_TORCH = "2.11"
 COMPILERS = ("c++", "g++", "clang++", "cl")
+TRITON = ("triton", "pytorch-triton", "triton-windows")
 DEVICES, PCI = Path("/dev"), Path("/sys/bus/pci/devices")
 
 
@@ -33,8 +34,7 @@ def examine_installation() -> Diagnosis:
     elif lost:  # a note, not a finding
         unknown = (not_known("card", cuda=torch.version.cuda),)
     elif torch is not None and torch.cuda.is_available():
-        found += _architecture(torch)
-        if not any(map(installed_version, ("triton", "pytorch-triton", "triton-windows"))):
+        if not any(map(installed_version, TRITON)):
             found.append(_finding("Triton is missing"))
     dcl = "lightly's DCLLoss is another loss"
     found += [*_too_old("tensorboard", "2.21"), *_too_old("lightly", "1.5.21", dcl), *_compiler()]
@@ -96,21 +96,6 @@ def _has_card() -> bool:
     if shutil.which("nvidia-smi") or any(DEVICES.glob("nvidia[0-9]*")):
         return True
     return any(path.read_text().strip() == "0x10de" for path in PCI.glob("*/vendor"))
-
-
-def _architecture(torch: Any) -> Iterator[Finding]:
-    if torch.version.cuda is None:
-        return
-    major, minor = torch.cuda.get_device_capability()
-    names = torch.cuda.get_arch_list()
-    # Code for one minor version runs on later ones of the same major; PTX on all later cards.
-    for built in filter(None, (re.match(r"(sm|compute)_(\d+)(\d)", name) for name in names)):
-        kind, big, small = built.group(1), int(built.group(2)), int(built.group(3))
-        same = big == major and small <= minor
-        if same or (kind == "compute" and (big, small) <= (major, minor)):
-            return
-    said = {"installed": torch.__version__, "names": ", ".join(names) or "none"}
-    yield _finding("torch has no code for this GPU", major=major, minor=minor, **said)
 
 
 def _compiler() -> Iterator[Finding]:

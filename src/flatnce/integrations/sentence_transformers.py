@@ -3,8 +3,7 @@
 The value is the library's own (InfoNCE, never negative), the gradient is FlatNCE's.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from inspect import signature
 from pathlib import Path
@@ -234,18 +233,8 @@ class CachedFlatNCERankingLoss(Ranked, losses.CachedMultipleNegativesRankingLoss
     """Built and called as ``CachedMultipleNegativesRankingLoss`` (gradient caching).
 
     Takes the arguments of the library's loss, in its order, and ``temperature`` and ``objective``
-    as in :class:`FlatNCERankingLoss`.
+    as in :class:`FlatNCERankingLoss`. A temperature that is learned is refused.
     """
-
-    def forward(
-        self, sentence_features: Iterable[Mapping[str, Any]], labels: Tensor | None = None
-    ) -> Tensor:
-        """The loss of tokenised columns; its ``backward`` embeds the mini-batches once more."""
-        with self._kept() as kept:
-            loss: Tensor = super().forward(sentence_features, labels)
-        # The library detaches the loss; a learned temperature is in the one that was kept.
-        total = kept[-1]
-        return loss + (total - total.detach()) if total.requires_grad else loss
 
     def calculate_loss(
         self,
@@ -255,34 +244,16 @@ class CachedFlatNCERankingLoss(Ranked, losses.CachedMultipleNegativesRankingLoss
         with_backward: bool = False,
     ) -> Tensor:
         """The loss of embedded mini-batches; ``with_backward`` also differentiates the rows."""
-        columns = [torch.cat(column) for column in reps]
+        if getattr(self.temperature, "requires_grad", False):
+            raise ValueError(
+                "temperature: one that is learned gets no gradient through the cache; use "
+                "FlatNCERankingLoss, or give a number, a schedule or an EssController"
+            )
+        loss = self._value([torch.cat(column) for column in reps])
         if not with_backward:
-            return self._value(columns)
-        # The caller may multiply the loss, so that a learned temperature is not differentiated
-        # yet: only the rows are, and the returned loss still depends on the temperature.
-        rows = [column.detach().requires_grad_() for column in columns]
-        loss = self._value(rows)
-        torch.autograd.backward(columns, torch.autograd.grad(loss, rows, retain_graph=True))
-        learned = getattr(self.temperature, "requires_grad", False)
-        return loss if learned else loss.detach()
-
-    @contextmanager
-    def _kept(self) -> Iterator[list[Tensor]]:
-        """Keep the results of ``calculate_loss``, also where ``MatryoshkaLoss`` replaced it."""
-        own, inner = self.__dict__.get("calculate_loss"), self.calculate_loss
-        kept: list[Tensor] = []
-
-        def keeping(*given: Any, **options: Any) -> Tensor:
-            kept.append(inner(*given, **options))
-            return kept[-1]
-
-        self.__dict__["calculate_loss"] = keeping
-        try:
-            yield kept
-        finally:
-            self.__dict__.pop("calculate_loss")
-            if own is not None:
-                self.__dict__["calculate_loss"] = own
+            return loss
+        loss.backward()
+        return loss.detach()
 
     @property
     def citation(self) -> str:

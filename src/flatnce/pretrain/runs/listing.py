@@ -119,13 +119,7 @@ def _written(place: str, file: str) -> float:
 
 
 def chosen(runs: Sequence[Summary], conditions: Sequence[str] = ()) -> list[Summary]:
-    """The runs that meet all conditions.
-
-    Arguments:
-        runs: Summaries.
-        conditions: NAME=VALUE, with a pattern as value, or another comparison (``!=``, ``<``,
-            ``<=``, ``>``, ``>=``) of a setting, a column, a last number or a score.
-    """
+    """The runs that meet all conditions: NAME=VALUE, with a pattern as value, NAME<VALUE, ..."""
     met = [True] * len(runs)
     for condition in conditions:
         parts = CONDITION.fullmatch(condition)

@@ -43,9 +43,7 @@ RESULTS = ("step", "epochs", "images", "seconds", "verdict")
 def key_of(config: Mapping[str, Mapping[str, Any]], *, measured: bool = False) -> str:
     """A key of a config, with the version of the settings' names: equal for equal learning.
 
-    Arguments:
-        config: The sections of a config, as in ``config.json``.
-        measured: Also distinguish runs by what is measured in them, and when.
+    With ``measured`` it also distinguishes runs by what is measured in them, and when.
     """
     settings = {name: value for part in config.values() for name, value in part.items()}
     for name in UNMEASURED if measured else BOOKKEEPING:
@@ -99,14 +97,7 @@ def _rounded(value: Any) -> Any:
 
 
 def record_of(name: str, run: Run, *, every: float, measured: bool = False) -> dict[str, Any]:
-    """The record of a run, in plain data.
-
-    Arguments:
-        name: Of the record; its file is called after it.
-        run: As :func:`flatnce.pretrain.runs.log.read_run` gives it.
-        every: Epochs between lines of metrics.
-        measured: As in :func:`key_of`.
-    """
+    """The record of a run, in plain data, with a line of metrics ``every`` so many epochs."""
     config = {**run.config, "data": {**run.config["data"], "root": None}}
     results = run.results or {}
     return {
