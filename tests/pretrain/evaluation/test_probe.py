@@ -57,8 +57,8 @@ def test_its_minimum_is_scikit_learns(fixed, standardised, regularisation):
     shares = theirs.predict_proba(standardised[0])[np.arange(len(train)), train.labels]
     penalty = 0.5 * regularisation * np.square(theirs.coef_).sum()
     assert fit.loss == pytest.approx(penalty - np.log(shares).mean(), rel=1e-8)
-    # At the least regularisation the classes are separated, and the iterations end before it.
-    assert fit.converged == (regularisation > 1e-4)
+    # At the least regularisation the classes are separated, and the iterations may end before it.
+    assert fit.converged or regularisation <= 1e-4
     if fit.converged:
         np.testing.assert_allclose(fit.weight.T, theirs.coef_, atol=1e-5)
         centred = fit.bias - fit.bias.mean()  # a constant added to all of them changes nothing

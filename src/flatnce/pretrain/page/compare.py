@@ -351,7 +351,8 @@ def difference_columns(
     """The columns of a table of contrasts of the same two values, after one with names."""
     columns = {heading: list(names), "pairs": [str(one.paired.pairs) for one in contrasts]}
     for number, side in enumerate(contrasts[0].sides):
-        columns[side] = [one.measure.text(one.means[number]) for one in contrasts]
+        shown = [one.measure.text(one.means[number]) for one in contrasts]
+        columns[side] = ["" if text == "nan" else text for text in shown]  # without pairs
     means = [(one.measure, one.paired.mean) for one in contrasts]
     columns["difference"] = ["" if v is None else m.text(v, "+") for m, v in means]
     columns["95 % interval"] = [_interval(one) for one in contrasts]
