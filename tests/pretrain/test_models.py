@@ -392,12 +392,11 @@ def test_two_processes_normalise_as_one(tmp_path):
         torch.testing.assert_close(part["state"], net.state_dict(), **exact)
 
 
-@pytest.mark.parametrize(("name", "norms"), [("resnet18", 20), ("mobilenetv3_small_050", 34)])
-def test_in_one_process_every_norm_is_plain_and_those_of_timm_keep_their_activations(name, norms):
-    net, x = backbone(name, size=32), torch.randn(4, 3, 32, 32)
+def test_in_one_process_every_norm_is_plain():
+    net, x = backbone("resnet18", size=32), torch.randn(4, 3, 32, 32)
     plain = copy.deepcopy(net)
     sync_batch_norm(net, "cpu")
-    assert sum(isinstance(part, GatheredBatchNorm) for part in net.modules()) == norms
+    assert sum(isinstance(part, GatheredBatchNorm) for part in net.modules()) == 20
     torch.testing.assert_close(net(x), plain(x))
     torch.testing.assert_close(net.state_dict(), plain.state_dict())
 

@@ -429,34 +429,24 @@ class GatheredBatchNorm(_BatchNorm):
         """Any number of axes after the channels."""
 
 
-class GatheredBatchNormAct(GatheredBatchNorm):
-    """A gathered batch norm with the dropout and activation that timm keeps in its norms."""
-
-    drop: nn.Module
-    act: nn.Module
-
-    def forward(self, input: Float[Tensor, "b c *rest"]) -> Float[Tensor, "b c *rest"]:
-        """Normalise, drop, activate."""
-        return self.act(self.drop(super().forward(input)))
-
-
 def sync_batch_norm(module: nn.Module, device: torch.device | str) -> nn.Module:
     """Make every batch norm of a module use the batch of all processes, in place.
 
-    Norms of timm keep their activations. torch's SyncBatchNorm is used on all devices but the CPU.
+    torch's SyncBatchNorm is used on all devices but the CPU. Norms of timm keep their activations
+    there; on the CPU they are refused.
     """
     on_cpu = torch.device(device).type == "cpu"
     plain = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
     library: Any = nn.SyncBatchNorm
     for norm in (part for part in module.modules() if isinstance(part, _BatchNorm)):
-        active = hasattr(norm, "act") and hasattr(norm, "drop")
+        active = hasattr(norm, "act") and hasattr(norm, "drop") and not on_cpu
         if type(norm) not in plain and not active:
             raise ValueError(
                 f"{type(norm).__name__} is a batch norm that cannot be synchronised over "
-                "processes; use one process, or a backbone with plain batch norms"
+                f"processes on {device}; use one process, or a backbone with plain batch norms"
             )
         if on_cpu:  # parameters and buffers stay what they are
-            norm.__class__ = GatheredBatchNormAct if active else GatheredBatchNorm
+            norm.__class__ = GatheredBatchNorm
         elif active:  # torch's conversion would drop the activations
             library = import_module("timm.layers")
     return module if on_cpu else library.convert_sync_batchnorm(module)

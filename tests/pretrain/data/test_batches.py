@@ -1,5 +1,7 @@
 """Batches, from memory and through workers; and parts of the labels."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -29,7 +31,7 @@ def numbered(n=22):
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
     root = write_folder(tmp_path_factory.mktemp("photos"), {"cat": 6, "emu": 5})
-    return image_folder(root, "train").resized(8)
+    return replace(image_folder(root, "train"), size=8)
 
 
 def indices_of(loader, epoch, start=0):

@@ -1,5 +1,7 @@
 """Sets in memory and sets of files."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -92,7 +94,7 @@ def test_an_unreadable_image_is_named(spoilt, file):
     with pytest.raises(UnreadableImage, match=rf"{file} cannot be read.*skip_unreadable=True"):
         found.decode(place)
     with pytest.raises(UnreadableImage, match=r"empty.jpg"):
-        found.resized(8).decoded()
+        replace(found, size=8).decoded()
 
 
 def test_a_postscript_file_with_the_name_of_an_image_starts_no_program(tmp_path, monkeypatch):
@@ -113,7 +115,7 @@ def test_unreadable_images_are_skipped_only_if_asked(spoilt):
     assert len(found) == len(found.labels) == 5
     assert found.labels.tolist() == [0, 0, 0, 1, 1]
     assert not any(path.rpartition("/")[2][:3] in ("cut", "emp", "wor") for path in found.paths)
-    assert found.resized(8).decoded().images.shape == (5, 3, 8, 8)
+    assert replace(found, size=8).decoded().images.shape == (5, 3, 8, 8)
 
 
 def test_bad_folder_sets_are_refused():

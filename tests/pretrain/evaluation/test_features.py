@@ -1,5 +1,7 @@
 """Frozen means frozen, batch norm too; features are what the network says of every image."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from PIL import Image
@@ -41,7 +43,8 @@ def test_features_are_in_the_order_of_the_set_and_do_not_depend_on_the_batch(net
 
 
 def test_files_give_the_features_of_their_pixels(tmp_path):
-    files = image_folder(write_folder(tmp_path, {"cat": 3, "dog": 2}), "train").resized(10)
+    folder = write_folder(tmp_path, {"cat": 3, "dog": 2})
+    files = replace(image_folder(folder, "train"), size=10)
     network = backbone("small")
     by_file = extract(network, files, size=8, resize=10, workers=0, batch_size=2)
     in_memory = extract(network, files.decoded(), size=8, resize=10)

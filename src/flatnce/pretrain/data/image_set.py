@@ -149,10 +149,6 @@ class FolderSet(Labelled):
         paths = tuple(self.paths[number] for number in chosen.tolist())
         return replace(self, paths=paths, labels=self.labels[chosen])
 
-    def resized(self, size: int) -> "FolderSet":
-        """The same files, decoded to another size."""
-        return replace(self, size=size)
-
     def readable(self) -> "FolderSet":
         """The set without the files that cannot be decoded, which a warning names.
 

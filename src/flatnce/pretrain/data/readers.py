@@ -3,13 +3,20 @@
 A reader has the name of its set, with ``_`` for ``-``. It takes the folder of a layout and a
 split, and returns an :class:`ImageSet` or, where the images are files, a :class:`FolderSet`.
 :func:`read_split` checks the number of images and names damaged and missing files.
+
+Tar shards are as the webdataset library writes them: ``000017.jpg`` and its class, ``000017.cls``.
+Their headers are read once. From then on an image is some bytes at a place in a shard, and is read
+there like a file: order, resuming and the share of each process are those of files.
 """
 
 import gzip
 import os
-from collections.abc import Iterable, Iterator
+import re
+import tarfile
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from glob import glob
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -27,13 +34,14 @@ from flatnce.pretrain.data.catalog import (
     find,
     is_path,
 )
-from flatnce.pretrain.data.image_set import FolderSet, ImageSet
-from flatnce.pretrain.data.shards import is_shards, read_shards, shards_of
+from flatnce.pretrain.data.image_set import FolderSet, ImageSet, member_path
 
-__all__ = ["has_part", "image_files"]
+__all__ = ["has_part", "image_files", "is_shards"]
 
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 PARTS = {"train": ("train",), "validation": ("validation", "valid", "val"), "test": ("test",)}
+BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
+KEY = re.compile(r"((?:.*/)?[^/.]+)\.([^/]+)")  # of a sample, and what a member holds of it
 VOC_CLASSES = tuple(
     "aeroplane bicycle bird boat bottle bus car cat chair cow diningtable dog horse motorbike "
     "person pottedplant sheep sofa train tvmonitor".split()
@@ -122,7 +130,7 @@ def _reading(path: Path | str) -> Iterator[None]:
 
 
 def _prepared(files: FolderSet, size: int | None, skip_unreadable: bool) -> FolderSet:
-    files = files if size is None else files.resized(size)
+    files = files if size is None else replace(files, size=size)
     return files.readable() if skip_unreadable else files
 
 
@@ -140,7 +148,7 @@ def image_folder(path: str | Path, split: str) -> FolderSet:
     if shards := _shards(path):
         if split not in shards:
             raise ValueError(f"split={split!r}: {path} has shards of {', '.join(shards)}")
-        return read_shards(shards[split], Path(path).resolve().stem, split, IMAGE_ENDINGS)
+        return read_shards(shards[split], Path(path).resolve().stem, split)
     folder = Path(path).expanduser()
     if not folder.is_dir():
         raise MissingData(f"{folder} is not a folder; name one that holds a folder per class")
@@ -231,6 +239,67 @@ def _subfolders(folder: Path) -> list[str]:
         return []
     with os.scandir(folder) as found:
         return sorted(f.name for f in found if f.is_dir() and not f.name.startswith("."))
+
+
+def is_shards(path: str | Path) -> bool:
+    """Whether a path means tar shards: ``train-{000..009}.tar``, ``train-*.tar``, ``one.tar``."""
+    return str(path).endswith(".tar")
+
+
+def shards_of(path: str | Path) -> list[str]:
+    """The shards that a path means, sorted."""
+    pattern = str(Path(path).expanduser())
+    found = BRACES.search(pattern)
+    if found:
+        first, last = found.groups()
+        before, after = pattern[: found.start()], pattern[found.end() :]
+        numbers = (str(number).zfill(len(first)) for number in range(int(first), int(last) + 1))
+        return [shard for number in numbers for shard in shards_of(before + number + after)]
+    shards = sorted(glob(pattern))
+    if not shards:
+        raise MissingData(f"{pattern} is missing; name tar files, such as train-{{000..009}}.tar")
+    return shards
+
+
+def read_shards(shards: Sequence[str], name: str, split: str) -> FolderSet:
+    """The samples of some shards, in the order of the shards.
+
+    The class of a sample is the number in its member ``cls``; without one it has no label (-1).
+    """
+    paths: list[str] = []
+    labels: list[int] = []
+    for shard in shards:
+        try:
+            samples, of_class = _samples(shard)
+        except (tarfile.TarError, ValueError, OSError) as error:
+            raise DamagedData(
+                f"{shard} cannot be read as a tar shard ({error}); shards are not compressed, "
+                "and a member .cls holds the number of a class"
+            ) from error
+        paths += samples.values()
+        labels += [of_class.get(sample, -1) for sample in samples]
+    if not paths:
+        raise MissingData(f"{shards[0]} holds no image ({', '.join(IMAGE_ENDINGS[:4])}, ...)")
+    classes = tuple(map(str, range(max(labels) + 1))) or ("unlabelled",)
+    return FolderSet(tuple(paths), torch.tensor(labels), classes, name, split)
+
+
+def _samples(shard: str) -> tuple[dict[str, str], dict[str, int]]:
+    """The path of the image of each sample of a shard, and the classes."""
+    paths: dict[str, str] = {}
+    classes: dict[str, int] = {}
+    with tarfile.open(shard, "r:") as tar:
+        for member in tar:
+            parts = KEY.fullmatch(member.name)
+            if not member.isfile() or parts is None:
+                continue
+            sample, kind = parts.groups()
+            if f".{kind.lower()}".endswith(IMAGE_ENDINGS):
+                place = (member.offset_data, member.size, member.name)
+                paths.setdefault(sample, member_path(shard, *place))
+            elif kind == "cls" and (content := tar.extractfile(member)) is not None:
+                classes[sample] = int(content.read())
+    return paths, classes
 
 
 def digits(folder: Path, split: str) -> ImageSet:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -201,7 +201,7 @@ def image_batches(
     if isinstance(image_set, OwnSet):
         options |= {"purpose": "evaluation", "side": side}
     else:
-        image_set = image_set.resized(side)
+        image_set = replace(image_set, size=side)
     for batch in loader_of(image_set, batch_size, 0, **options).epoch(0):
         yield batch.images
 

@@ -36,7 +36,8 @@ def hits(
     scores: Float[Tensor, "n classes"], labels: Int64[Tensor, " n"], k: int
 ) -> Bool[Tensor, " n"]:
     """Whether a row's class is in the top k: of equals the lower is first; -inf never counts."""
-    _check_numbers(scores)
+    if bool(scores.isnan().any()):
+        raise ValueError("scores holds NaN: the classifier has diverged; lower its learning rate")
     own = scores.gather(1, labels[:, None])
     lower = torch.arange(scores.shape[1], device=scores.device) < labels[:, None]
     before = ((scores > own) | ((scores == own) & lower)).sum(dim=1)
@@ -56,8 +57,3 @@ def wilson_interval(right: int, total: int) -> tuple[float, float]:
 
     low, high = binomtest(right, total).proportion_ci(0.95, method="wilson")
     return float(low), float(high)
-
-
-def _check_numbers(scores: Tensor) -> None:
-    if bool(scores.isnan().any()):
-        raise ValueError("scores holds NaN: the classifier has diverged; lower its learning rate")

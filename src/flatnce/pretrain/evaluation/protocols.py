@@ -31,7 +31,7 @@ from flatnce.pretrain.data import (
     load,
     permutation,
 )
-from flatnce.pretrain.data.shards import is_shards
+from flatnce.pretrain.data.readers import is_shards
 from flatnce.pretrain.evaluation.features import Features, Images, conversion, embed_views, extract
 from flatnce.pretrain.evaluation.finetuning import FinetuneConfig, finetune
 from flatnce.pretrain.evaluation.knn import TEMPERATURE, knn_scores
