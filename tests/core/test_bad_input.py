@@ -259,7 +259,7 @@ BAD_EMBEDDINGS = [
     (with_entry(-INF), ": row 2", "-inf", "learning rate"),
     (with_row(3e38), ": row 2", "NaN, infinite or overflowing"),
     (with_row(0.0), ": row 2 begins [0.0, 0.0, 0.0]", "zero vector", "normalize=False"),
-    (with_row(1e-19), ": row 2 begins", "its norm is inexact", "normalize=False"),
+    (with_row(1e-19), ": row 2 begins [1e-19, 1e-19, 1e-19]", "its norm is inexact"),
 ]
 
 

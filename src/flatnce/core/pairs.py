@@ -588,7 +588,7 @@ def _raise_at(name: str, z: Tensor, bad: Tensor, fault: str) -> None:
     rows = bad.reshape(-1).nonzero()
     if len(rows):
         row = int(rows[0])
-        shown = [round(value, 4) for value in z.reshape(-1, z.shape[-1])[row, :4].tolist()]
+        shown = [float(f"{value:.4g}") for value in z.reshape(-1, z.shape[-1])[row, :4].tolist()]
         raise ValueError(f"{name}: row {row} begins {shown}: {faults.FAULTS[fault]}")
 
 

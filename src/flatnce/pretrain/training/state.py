@@ -261,8 +261,7 @@ class Training:
             new, old = "forward_sync_buffers", "broadcast_buffers"
             without: dict[str, Any] = {new if new in known else old: False}
             # It accumulates gradients on the stream of its construction: that of the capture.
-            captured = self.config.run.fast and self.config.run.micro_batch is None
-            if captured and self.device.type == "cuda":
+            if self._is_captured():
                 self.stream = torch.cuda.Stream(self.device, priority=-1)
             with torch.cuda.stream(self.stream):
                 wrapper = DistributedDataParallel(self.learner.encoder, **without)
@@ -272,13 +271,18 @@ class Training:
         elif self.device.type == "cuda" and self.config.run.fast:
             self.learner.call_through(fuse_resnet(self.learner.encoder) or self.learner.encoder)
 
+    def _is_captured(self) -> bool:
+        """Whether to capture the step as a CUDA graph."""
+        run = self.config.run
+        whole = run.micro_batch is None or run.micro_batch >= run.batch_size
+        return self.device.type == "cuda" and run.fast and whole
+
     def _build_step(self) -> Step | CudaGraphStep:
         """The step, as a CUDA graph where that is possible."""
-        run, step = self.config.run, Step(self)
-        if self.device.type != "cuda" or not run.fast:
-            return step
-        if run.micro_batch is not None and run.micro_batch < run.batch_size:
-            self.notes.append("with micro_batch a step is not captured as a CUDA graph")
+        step = Step(self)
+        if not self._is_captured():
+            if self.device.type == "cuda" and self.config.run.fast:
+                self.notes.append("with micro_batch a step is not captured as a CUDA graph")
             return step
         self.learner.objective.captured = True  # also in the eager steps before the capture
         return CudaGraphStep(step, self.notes.append, self.stream)
