@@ -50,14 +50,12 @@ def examine(
         given = read_embeddings(place)
         given |= {name: value for name, value in typed.items() if value is not None}
         return doctor(**given, layout=layout, objective=objective, subject=str(place))
-    _refuse("a run knows its own", {**typed, "objective": objective or None})
-    return examine_run(target, embeddings=embeddings, device=device)
-
-
-def _refuse(reason: str, given: Mapping[str, float | str | None]) -> None:
-    for name, value in given.items():
+    for name, value in {**typed, "objective": objective or None}.items():
         if value is not None:
-            raise ValueError(f"{name}={value} is for embeddings; {reason}, so leave it out")
+            raise ValueError(
+                f"{name}={value} is for embeddings; a run knows its own, so leave it out"
+            )
+    return examine_run(target, embeddings=embeddings, device=device)
 
 
 def examine_run(
@@ -76,9 +74,8 @@ def examine_run(
     config = TrainConfig.from_plain(run.config)
     objective = type(build_objective(config.loss, steps=1)).__name__
     history = _logged(run.metrics)
-    watched = [line for line in run.metrics if line.get("kind") == "watch"]
-    kept = ("knn", "pool_mi", "pool_ceiling", "pool_top1")
-    numbers = {key: watched[-1][key] for key in kept if watched and key in watched[-1]}
+    watched, kept = run.last("watch"), ("knn", "pool_mi", "pool_ceiling", "pool_top1")
+    numbers = {key: watched[key] for key in kept if key in watched}
     unknown: list[str] = []
     findings: list[Finding] = []
     if (status := run_status(place)).failure:

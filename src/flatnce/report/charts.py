@@ -263,35 +263,24 @@ def bar_chart(
 
 
 def forest_chart(
-    name: str,
-    title: str,
-    description: str,
-    rows: Sequence[str],
-    points: Sequence[Line],
-    x: Axis,
+    name: str, title: str, description: str, rows: Sequence[str], points: Line, x: Axis
 ) -> Chart:
     """Differences with their intervals, one row each; hollow where there is no interval."""
-    middle, step = (len(points) - 1) / 2, 0.6 / max(len(points), 2)
 
     def draw(axes: Any) -> Entries:
-        entries = []
         axes.axvline(0.0, color=INK, linewidth=1.2, linestyle=":", gid="reference-0")
-        for number, group in enumerate(points):
-            colour, marker = _look(group.series)
-            places = [row + (number - middle) * step for row in range(len(rows))]
-            values, around = x.scaled(group.y), x.scaled(group.spread or [None] * len(rows))
-            bars = {"xerr": around, "ecolor": colour, "capsize": 3, "fmt": "none"}
-            axes.errorbar(values, places, **bars)
-            filled = [colour if half == half else "none" for half in around]
-            look = {"marker": marker, "edgecolors": colour, "s": 42, "zorder": 3}
-            drawn = axes.scatter(values, places, c=filled, gid=f"mark-{number}", **look)
-            entries.append((group.label, drawn))
-        axes.set_yticks(range(len(rows)), rows)
+        (colour, marker), places = _look(points.series), range(len(rows))
+        values, around = x.scaled(points.y), x.scaled(points.spread or [None] * len(rows))
+        axes.errorbar(values, places, xerr=around, ecolor=colour, capsize=3, fmt="none")
+        filled = [colour if half == half else "none" for half in around]
+        look = {"marker": marker, "edgecolors": colour, "s": 42, "zorder": 3}
+        axes.scatter(values, places, c=filled, gid="mark-0", **look)
+        axes.set_yticks(places, rows)
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.grid(visible=False, axis="y")
-        return entries if len(points) > 1 else []
+        return []
 
-    return Chart(name, title, description, x, Axis(""), points, draw, "forest", rows)
+    return Chart(name, title, description, x, Axis(""), [points], draw, "forest", rows)
 
 
 def scatter_chart(

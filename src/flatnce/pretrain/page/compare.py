@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from flatnce.messages import check_choice
 from flatnce.pretrain.page import CATALOGUE, TEXT
-from flatnce.pretrain.page.run import finished, flat
 from flatnce.pretrain.runs.log import Run, protocol_name, read_run
 from flatnce.pretrain.training.config import BOOKKEEPING, TrainConfig
 from flatnce.report.charts import Axis, Line, forest_chart
@@ -161,7 +160,7 @@ class Comparison:
         """The page: forest plots of the first measure, then a table per pair of values."""
         what = ", ".join(map(setting_label, self.differing)) or "nothing but the seed"
         about = f"{len(self.runs)} runs, which differ in {what}."
-        going = [run.directory.name for run in self.runs if not finished(run)]
+        going = [run.directory.name for run in self.runs if not run.finished]
         if going:
             about += f" Left out because they have not finished: {', '.join(going)}."
         facts = {}
@@ -204,9 +203,9 @@ def compare_runs(
     names = _differing(runs, by)
     factors = [tuple(by)] if by else [(name,) for name in names]
     if against is not None:
-        values = [str(flat(run.config).get(f[0])) for f in factors for run in runs]
+        values = [str(run.settings.get(f[0])) for f in factors for run in runs]
         check_choice("against", against, dict.fromkeys(values))
-    done = [run for run in runs if finished(run)]
+    done = [run for run in runs if run.finished]
     for tried in (factors, [tuple(names)]):
         found = [one for factor in tried for one in _of_factor(done, factor, names, against, pool)]
         if by or found:
@@ -225,7 +224,7 @@ def _read_runs(directories: Sequence[str | Path]) -> list[Run]:
         raise ValueError(f"there is {len(runs)} run; name at least two to compare")
     seen: dict[str, Run] = {}
     for run in runs:
-        kept = {k: v for k, v in flat(run.config).items() if k not in BOOKKEEPING}
+        kept = {k: v for k, v in run.settings.items() if k not in BOOKKEEPING}
         other = seen.setdefault(repr(kept), run)
         if other is not run:
             raise ValueError(
@@ -237,7 +236,7 @@ def _read_runs(directories: Sequence[str | Path]) -> list[Run]:
 
 def _differing(runs: Sequence[Run], by: Sequence[str]) -> list[str]:
     """The settings that are not the same in all runs, without the seed; checks those to be by."""
-    settings = [flat(run.config) for run in runs]
+    settings = [run.settings for run in runs]
     for name in by:
         if name == "seed":
             raise ValueError("by='seed': runs are paired by seed; name another setting")
@@ -280,7 +279,7 @@ def _of_factor(
     # By measure and place, by level, by pair.
     table: dict[tuple[Measure, Values], dict[Values, dict[Hashable, float]]] = {}
     for run in runs:
-        settings = flat(run.config)
+        settings = run.settings
         level, rest = (tuple(settings.get(one) for one in part) for part in (factor, others))
         for measure, value in _numbers_of(run).items():
             levels = table.setdefault((measure, () if pool else rest), {})
@@ -385,7 +384,7 @@ def _forest(contrasts: Sequence[Contrast]) -> Figure:
         name,
         " ".join(f"{one.said}." for one in contrasts),
         [one.place for one in shown],
-        [points],
+        points,
         Axis(f"difference{f' ({unit})' if unit else ''}", factor=factor),
     )
     some = "" if len(shown) == len(contrasts) else f"The first {MOST_PLACES} places."

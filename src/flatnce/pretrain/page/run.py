@@ -104,7 +104,7 @@ def run_page(directory: str | Path, out: str | Path | None = None) -> Path:
 def page_of_run(directory: str | Path) -> Page:
     """The page of a training run."""
     run = read_run(directory, "train")
-    settings, inspection = flat(run.config), read_inspection(run.directory)
+    settings, inspection = run.settings, read_inspection(run.directory)
     kind, lead = _verdict(run, settings)
     shown = CATALOGUE["verdict"][kind]
     drawn = [(curves, curves.measured(run.metrics)) for curves in CHARTS]
@@ -130,24 +130,11 @@ def page_of_run(directory: str | Path) -> Page:
     facts = {
         **origin_of(run.environment),
         "Seed": ", ".join(str(seed) for seed in seeds),
-        "State": "finished" if finished(run) else "unfinished",
+        "State": "finished" if run.finished else "unfinished",
     }
     title, about = f"Training run {run.directory.name}", _about(run, settings)
     kept = [one for one in sections if one.prose or one.table or one.figures]
     return Page(title, lead, kept, facts, about, _progress(run, settings))
-
-
-def flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Every setting of a ``config.json`` by its own name; names are unique over the sections."""
-    settings: dict[str, Any] = {}
-    for name, value in config.items():
-        settings |= flat(value) if isinstance(value, Mapping) else {name: value}
-    return settings
-
-
-def finished(run: Run) -> bool:
-    """Whether a run is finished; the results of an unfinished run may hold evaluations only."""
-    return run.results is not None and "step" in run.results
 
 
 def evaluation_row(result: Mapping[str, Any]) -> tuple[str, ...]:
@@ -210,7 +197,7 @@ def _same(line: Line, values: Sequence[float | None]) -> bool:
 
 def _about(run: Run, settings: Mapping[str, Any]) -> str:
     """What was trained, on what and how, in a sentence."""
-    train, given = _last(run, "train"), {"data": "images"} | dict(settings)
+    train, given = run.last("train"), {"data": "images"} | dict(settings)
     named = {key: given.get(key, "?") for key in ("backbone", "data", "objective", "batch_size")}
     named["objective"] = OBJECTIVES.get(named["objective"], named["objective"])
     what = TEXT["about"].format(**named)
@@ -222,9 +209,9 @@ def _about(run: Run, settings: Mapping[str, Any]) -> str:
 
 def _progress(run: Run, settings: Mapping[str, Any]) -> Progress | None:
     """How far an unfinished run is, and how long it will take."""
-    if finished(run):
+    if run.finished:
         return None
-    state, train = summary_of(run.directory, run.directory.name), _last(run, "train")
+    state, train = summary_of(run.directory, run.directory.name), run.last("train")
     epoch, epochs = train.get("epoch") or 0.0, settings.get("epochs") or 1
     words = f"Epoch {epoch:.2f} of {epochs}, step {train.get('step', 0):,}"
     if state["state"] == "running" and epoch:
@@ -237,7 +224,7 @@ def _progress(run: Run, settings: Mapping[str, Any]) -> Progress | None:
 def _verdict(run: Run, settings: Mapping[str, Any]) -> tuple[str, str]:
     """The kind of the verdict on the newest numbers, and what was found and what to do."""
     said = (run.results or {}).get("verdict", "")
-    if not said and (broken := _last(run, FAILURE)):
+    if not said and (broken := run.last(FAILURE)):
         said = f"failed since step {broken['step']:,}: {broken['message']}"
         said += f"; do one of: {'; '.join(remedies_of('failed'))}"
     judged = [line for line in run.metrics if line.get("kind") == "train"]
@@ -271,7 +258,7 @@ def _earlier(run: Run) -> list[Paragraph]:
 
 def _key_numbers(run: Run) -> Table:
     """The last numbers, each with its largest possible value; only what was measured."""
-    train, watch, results = _last(run, "train"), _last(run, "watch"), run.results or {}
+    train, watch, results = run.last("train"), run.last("watch"), run.results or {}
     speed = results.get("images_per_second") or train.get("images_per_second")
     seconds = results.get("seconds") or train.get("seconds")
     everything = ", everything included" if results.get("images_per_second") else ""
@@ -307,7 +294,3 @@ def _written(value: float | None, unit: str, most: float | None) -> str:
     if unit != "nats":
         return f"{value:.3g}"
     return f"{value:.3f} nats" if most is None else f"{value:.3f} of {most:.3f} nats"
-
-
-def _last(run: Run, kind: str) -> dict[str, Any]:
-    return next((r for r in reversed(run.metrics) if r.get("kind") == kind), {})

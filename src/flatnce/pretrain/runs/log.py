@@ -66,6 +66,26 @@ class Run:
     metrics: list[dict[str, Any]]
     results: dict[str, Any] | None
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Every setting by its own name."""
+        return flat_settings(self.config)
+
+    @property
+    def finished(self) -> bool:
+        """Whether it is finished; the results of an unfinished run may hold evaluations only."""
+        return "step" in (self.results or {})
+
+    def last(self, kind: str) -> dict[str, Any]:
+        """The last line of a kind; empty if there is none."""
+        return next((line for line in reversed(self.metrics) if line.get("kind") == kind), {})
+
+
+def flat_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Every setting of a ``config.json``; names are unique over its sections."""
+    sections = [one if isinstance(one, Mapping) else {name: one} for name, one in config.items()]
+    return {name: value for section in sections for name, value in section.items()}
+
 
 class RunLog:
     """Writes one run directory.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flatnce.files import check_format, replace_text
-from flatnce.pretrain.runs.log import Run, add_paper_ess
+from flatnce.pretrain.runs.log import Run, add_paper_ess, flat_settings
 from flatnce.pretrain.training.config import BOOKKEEPING, UNMEASURED, DataConfig
 
 __all__ = [
@@ -45,7 +45,7 @@ def key_of(config: Mapping[str, Mapping[str, Any]], *, measured: bool = False) -
 
     With ``measured`` it also distinguishes runs by what is measured in them, and when.
     """
-    settings = {name: value for part in config.values() for name, value in part.items()}
+    settings = flat_settings(config)
     for name in UNMEASURED if measured else BOOKKEEPING:
         settings.pop(name, None)
     settings = {name: v for name, v in settings.items() if name not in ADDED or v != ADDED[name]}
@@ -56,7 +56,7 @@ def key_of(config: Mapping[str, Mapping[str, Any]], *, measured: bool = False) -
 
 def settings_of(record: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a record's config by their present names; an older ESS target has none."""
-    settings = {name: value for part in record["config"].values() for name, value in part.items()}
+    settings = flat_settings(record["config"])
     for renamed in RENAMED[int(record["key"][1:].partition("-")[0]) - 1 :]:
         settings = {renamed.get(name, name): value for name, value in settings.items()}
     if settings.get("ess") is not None and ESS_RULE not in record["key"]:

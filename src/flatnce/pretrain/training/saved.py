@@ -60,7 +60,7 @@ def run_status(directory: str | Path) -> RunStatus:
     if reached is not None:
         return RunStatus(True, reached, reached)
     step = max(checkpoint.steps(Path(directory) / CHECKPOINTS), default=0)
-    failed = next((line for line in run.metrics[::-1] if line.get("kind") == FAILURE), {})
+    failed = run.last(FAILURE)
     config = TrainConfig.from_plain(run.config)
     line = next((line for line in run.metrics if line.get("epoch") and line.get("step")), None)
     steps = failed.get("of_steps")
@@ -104,8 +104,7 @@ def read_saved(
     directory: str | Path, step: int | None = None
 ) -> tuple[TrainConfig, checkpoint.Checkpoint]:
     """The whole config of a run and a checkpoint of it, by default the newest."""
-    sections = read_run(directory, KIND).config
-    mine = {k: v for part in sections.values() for k, v in part.items()}
+    mine = read_run(directory, KIND).settings
     found = checkpoint.load(Path(directory) / CHECKPOINTS, step)
     config = TrainConfig.from_plain(found.state["config"])
     difference = first_difference(plain(config.flat()), mine)
@@ -132,8 +131,7 @@ def use_objects(directory: str | Path, **objects: Unpack[OwnObjects]) -> None:
             ``prepare``; of the kinds that the run was trained with.
     """
     given = own_settings(objects)
-    sections = read_run(directory, KIND).config if given else {}
-    there = {name: value for part in sections.values() for name, value in part.items()}
+    there = read_run(directory, KIND).settings if given else {}
     for setting, value in given.items():
         # Code of a program that was run itself is recorded by its own name only.
         names = [name.rpartition(":")[2].rpartition(".")[2] for name in (value, there[setting])]
