@@ -65,6 +65,19 @@ def test_labels_of_gaussian_classes_and_of_others():
     assert found.nats == pytest.approx(math.log(5) - 0.8 * math.log(2), abs=0.05)
 
 
+@pytest.mark.parametrize("shares", [(50, 50, 50), (120, 25, 5)])
+def test_nothing_says_more_about_a_label_than_its_entropy(shares):
+    y = np.repeat((0.0, 1.0, 2.0), shares)[:, None]
+    surprise = np.repeat(-np.log(np.array(shares) / 150), shares)
+    entropy = min(surprise.mean() + 2 / 300, math.log(3))
+    high = min(surprise.mean() + 2 / 300 + 1.96 * surprise.std() / 150**0.5, math.log(3))
+    sure = _critic(nats=1.2, standard_error=0.2, lower=0.4, independent=False)
+    x = 9 * y + np.random.default_rng(0).normal(size=(150, 1))
+    for found in (best_estimate(x, y, sure), best_estimate(y, x, sure)):
+        assert found.low <= found.nats == pytest.approx(entropy)
+        assert found.high == pytest.approx(high)
+
+
 def test_a_column_may_be_constant_in_a_class():
     x, y = _labelled(((0.0, 0.0), (4.0, 0.0)), 300)
     x[:, 1] *= y[:, 0]

@@ -79,6 +79,15 @@ class Side:
     def counts(self) -> Integers:
         return np.bincount(self.codes)
 
+    @cached_property
+    def entropy(self) -> tuple[float, float]:
+        """Entropy of the distinct rows with Miller's correction, and its upper 95 % limit."""
+        rows, values = len(self.codes), len(self.counts)
+        surprise = -np.log(self.counts / rows)[self.codes]
+        mean = float(surprise.mean()) + (values - 1) / (2 * rows)
+        high = mean + 1.96 * float(surprise.std()) / rows**0.5
+        return min(mean, math.log(values)), min(high, math.log(values))
+
     @property
     def discrete(self) -> bool:
         return 5 * len(self.counts) <= len(self.table)
@@ -162,7 +171,11 @@ def best_estimate(
     reach = 1.96 * value.error
     low, high = value.nats - reach - value.bias, value.nats + reach + value.bias
     shown = max(value.nats, 0.0)
-    return BestEstimate(shown, max(low, 0.0), max(high, shown), method, why)
+    low, high = max(low, 0.0), max(high, shown)
+    for side in (left, right):
+        if side.discrete:  # no more than its entropy
+            shown, high = min(shown, side.entropy[0]), min(high, side.entropy[1])
+    return BestEstimate(shown, min(low, shown), max(high, shown), method, why)
 
 
 def _chosen(
