@@ -13,6 +13,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from flatnce.messages import check_at_least, html_card
+from flatnce.pretrain import exporting
 from flatnce.pretrain.data.image_set import (
     available_cores,
     centre_square,
@@ -23,14 +24,6 @@ from flatnce.pretrain.data.own_set import prepared_input
 from flatnce.pretrain.data.readers import image_files
 from flatnce.pretrain.data.views import CentreCrop
 from flatnce.pretrain.evaluation.features import to_channels
-from flatnce.pretrain.exporting import (
-    MARK,
-    is_described,
-    load_exported,
-    open_graph,
-    preprocessing,
-    read_config,
-)
 from flatnce.pretrain.runs.folder import find_run, run_name, runs_folder
 from flatnce.pretrain.training.images import own_functions
 from flatnce.pretrain.training.processes import choose_device
@@ -174,16 +167,16 @@ def load(name: str | Path, *, step: int | None = None, device: str = "auto") -> 
         if loaded.ready:
             prepare = own_functions(loaded.config.data, "prepare").get("prepare")
         shape = getattr(network, "input_shape", usual)
-        width = int(network.width)  # type: ignore[arg-type]  # torch types attributes so
-        return Embedder(run_name(place), loaded.step, width, network, prepare, shape, chosen)
+        facts = (run_name(place), loaded.step, loaded.encoder.width)
+        return Embedder(*facts, network, prepare, shape, chosen)
     if step is not None:
         raise ValueError(f"step={step} chooses a checkpoint of a run; {folder} is an export")
-    config = read_config(folder)[MARK]
+    config = exporting.read_config(folder)[exporting.MARK]
     if config["form"] == "onnx":
-        chosen, graph = torch.device("cpu"), open_graph(folder)
+        chosen, graph = torch.device("cpu"), exporting.open_graph(folder)
     else:
-        graph = load_exported(folder).to(chosen)
-    prepare, taken = preprocessing(folder), config["input"]
+        graph = exporting.load_exported(folder).to(chosen)
+    prepare, taken = exporting.preprocessing(folder), config["input"]
     shape = (taken["channels"], taken["size"], taken["size"])
     return Embedder(str(name), config["step"], config["features"], graph, prepare, shape, chosen)
 
@@ -194,7 +187,7 @@ def _exported_folder(path: Path) -> Path | None:
         newest = place / "refs" / "main"  # the hub's cache of one model
         if newest.is_file():
             place = place / "snapshots" / newest.read_text(encoding="utf-8").strip()
-        if is_described(place):
+        if exporting.is_described(place):
             return place
     return None
 

@@ -8,14 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from flatnce.pretrain.models import Encoder, backbone, head
+from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.optim import (
     LARS,
     WarmupCosine,
     build_optimizer,
     load_optimizer,
-    scaled_rate,
     set_rate,
 )
+from flatnce.pretrain.training.state import rate_schedule
 from forked import run_forked
 from saved import saved_and_loaded
 
@@ -66,7 +67,8 @@ def test_a_step_beyond_what_a_float32_can_count_is_not_rounded():
     ],
 )
 def test_the_rate_grows_with_the_batch(rule, batch, expected):
-    assert scaled_rate(0.3, batch, rule=rule) == pytest.approx(expected)
+    config = TrainConfig().override(rate=0.3, batch_size=batch, scaling=rule)
+    assert rate_schedule(config, steps_per_epoch=1).peak == pytest.approx(expected)
 
 
 NAMES = ("sgd", "adamw", "lars")
@@ -239,6 +241,7 @@ COMPILED = """
 import copy, json, torch
 from torch._dynamo.utils import counters
 from flatnce.pretrain.models import head
+from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.optim import WarmupCosine, build_optimizer, set_rate
 
 def run(compiled):

@@ -171,7 +171,7 @@ class Source:
             self.run, name = read_run(directory), directory.resolve().name
         network = copy.deepcopy(loaded.encoder.backbone).cpu().float().eval()
         self.backbone = network.to(memory_format=torch.contiguous_format)
-        self.width = int(network.width)  # type: ignore[arg-type]  # torch types attributes so
+        self.width = loaded.encoder.width
         self.settings, self.step = loaded.config.flat(), loaded.step
         self.architecture = str(self.settings["backbone"])
         self.name = name or self.architecture

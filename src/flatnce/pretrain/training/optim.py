@@ -55,16 +55,6 @@ class WarmupCosine:
         return torch.where(step < self.warmup, rising, falling)
 
 
-def scaled_rate(base: float, batch: int, *, base_batch: int = 256, rule: str = "linear") -> float:
-    """A learning rate that was tuned at ``base_batch`` images per step, for another batch size.
-
-    ``linear`` (Goyal et al., 2017) suits SGD and LARS at large batches, the paper's choice;
-    ``sqrt`` (SimCLR, Appendix B.1) learns faster at small batches and few epochs, and suits Adam.
-    """
-    ratio = batch / base_batch
-    return base * {"linear": ratio, "sqrt": math.sqrt(ratio), "none": 1.0}[rule]
-
-
 class LARS(Optimizer):
     r"""Layer-wise adaptive rate scaling, as SimCLR uses it.
 

@@ -6,6 +6,7 @@ takes the GPU. It reads nothing from the device, so it can be captured and launc
 
 import gc
 import inspect
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -434,9 +435,14 @@ def compute_dtype(run: RunConfig, device: torch.device) -> torch.dtype:
 
 
 def rate_schedule(config: TrainConfig, steps_per_epoch: int) -> optim.WarmupCosine:
-    """The learning rate by step."""
-    asked, batch = config.optimizer, config.run.batch_size
-    peak = optim.scaled_rate(asked.rate, batch, base_batch=asked.base_batch, rule=asked.scaling)
+    """The learning rate by step; its peak is scaled to the batch size.
+
+    ``linear`` (Goyal et al., 2017) suits SGD and LARS at large batches, the paper's choice;
+    ``sqrt`` (SimCLR, Appendix B.1) learns faster at small batches and few epochs, and suits Adam.
+    """
+    asked = config.optimizer
+    ratio = config.run.batch_size / asked.base_batch
+    peak = asked.rate * {"linear": ratio, "sqrt": math.sqrt(ratio), "none": 1.0}[asked.scaling]
     steps = config.run.epochs * steps_per_epoch
     warmup = min(round(asked.warmup_epochs * steps_per_epoch), steps // 2)
     return optim.WarmupCosine(peak, steps, warmup)
