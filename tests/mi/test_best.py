@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from flatnce import mi
+from flatnce.mi import best
 from flatnce.mi.best import CriticValues, best_estimate
 
 
@@ -63,6 +64,21 @@ def test_labels_of_gaussian_classes_and_of_others():
     found = best_estimate((label + random.uniform(0, 2, 1000))[:, None], label[:, None] * 1.0)
     assert found.method == "label-neighbours"
     assert found.nats == pytest.approx(math.log(5) - 0.8 * math.log(2), abs=0.05)
+
+
+def test_of_many_rows_a_label_takes_a_subset_and_categories_take_all(monkeypatch):
+    monkeypatch.setattr(best, "NEIGHBOUR_ROWS", 400)
+    seen, whole = [], best._labelled
+    monkeypatch.setattr(best, "_labelled", lambda *sides: seen.append(sides) or whole(*sides))
+    x, y = _labelled(((0.0,), (2.0,)), 2000)
+    found = best_estimate(x, y)  # truth 0.369
+    assert [len(side.table) for side in seen[0]] == [400, 400]
+    assert found.low <= 0.369 <= found.high and found.nats == pytest.approx(0.369, abs=0.08)
+    assert best_estimate(y, x).nats == pytest.approx(found.nats, abs=1e-6)
+    joint = _table([[0.3, 0.2], [0.1, 0.4]], 2000)
+    narrow = best_estimate(*joint)
+    monkeypatch.setattr(best, "NEIGHBOUR_ROWS", 5000)
+    assert narrow == best_estimate(*joint)
 
 
 @pytest.mark.parametrize("shares", [(50, 50, 50), (120, 25, 5)])

@@ -189,13 +189,13 @@ def _chosen(
         nominal = left.categories and right.categories
         if nominal or (left.whole and right.whole and rows >= 10 * cells):
             return "plug-in", "both sides are categories", _plug_in(left, right)
-    for label, numbers in ((right, left), (left, right)):
-        if label.label and not numbers.discrete:
-            return _labelled(numbers, label)
     columns = left.table.shape[1] + right.table.shape[1]
+    labels = [side.label and not other.discrete for side, other in ((left, right), (right, left))]
     if rows > NEIGHBOUR_ROWS:
         kept = random.permutation(rows)[:NEIGHBOUR_ROWS]
         left, right = Side(left.table[kept], random), Side(right.table[kept], random)
+    if any(labels):
+        return _labelled(left, right) if labels[1] else _labelled(right, left)
     near = _neighbours(left, right, columns)
     gaussian = _gaussian(left.table, right.table)
     if columns <= FEW_COLUMNS or critic is None:
