@@ -119,6 +119,15 @@ def test_few_columns(name, method):
     assert found.nats == pytest.approx(task.mi, abs=0.08)
 
 
+def test_correlations_are_of_all_rows_where_neighbours_take_a_subset(monkeypatch):
+    monkeypatch.setattr(best, "NEIGHBOUR_ROWS", 500)
+    x, y = mi.tasks.find("1v1-normal-0.75").sample(4000, seed=0)
+    found = best_estimate(x, y)
+    assert found.method == "gaussian-copula"
+    assert found.nats == pytest.approx(mi.gaussian_copula(x, y), abs=1e-12)
+    assert found.high - found.low < 0.07  # of 500 rows: 0.16
+
+
 def test_many_columns_take_what_is_best_on_validation_rows():
     x, y = mi.tasks.find("multinormal-dense-5-5-0.5").sample(400, seed=0)
     plain = best_estimate(x, y, _critic())

@@ -191,13 +191,13 @@ def _chosen(
             return "plug-in", "both sides are categories", _plug_in(left, right)
     columns = left.table.shape[1] + right.table.shape[1]
     labels = [side.label and not other.discrete for side, other in ((left, right), (right, left))]
+    gaussian = None if any(labels) else _gaussian(left.table, right.table)
     if rows > NEIGHBOUR_ROWS:
         kept = random.permutation(rows)[:NEIGHBOUR_ROWS]
         left, right = Side(left.table[kept], random), Side(right.table[kept], random)
     if any(labels):
         return _labelled(left, right) if labels[1] else _labelled(right, left)
     near = _neighbours(left, right, columns)
-    gaussian = _gaussian(left.table, right.table)
     if columns <= FEW_COLUMNS or critic is None:
         if gaussian is not None and _looks_gaussian(left, right, gaussian.nats, near):
             why = "neighbours do not contradict a Gaussian dependence of the ranks"
