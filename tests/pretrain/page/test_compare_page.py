@@ -237,11 +237,15 @@ def test_differences_are_those_of_the_runs(tmp_path):
         ([0.04, -0.02, 0.01], "open"),
         ([0.02], "too few"),
         ([0.02, 0.03], "too few"),
+        ([0.0, 0.0, 0.0], "identical in all pairs"),
+        ([0.02, 0.02, 0.02], "same difference in all pairs"),
     ],
 )
 def test_the_page_says_what_is_settled_and_what_is_open(tmp_path, given, said):
     runs = write_pairs(tmp_path, given)
-    assert f'data-name="reading">{said}</td>' in page(runs) and difference(runs)["reading"] == said
+    found = difference(runs)
+    assert f'data-name="reading">{said}</td>' in page(runs) and found["reading"] == said
+    assert (found["interval"] is not None) == (said in ("higher", "lower", "open"))
 
 
 def test_an_unfinished_run_is_not_counted(tmp_path):

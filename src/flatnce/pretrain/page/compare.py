@@ -44,7 +44,10 @@ class Measure(NamedTuple):
 
 @dataclass(frozen=True)
 class Paired:
-    """The mean difference over pairs of equal seeds; with a 95 % t interval from three pairs."""
+    """The mean difference over pairs of equal seeds; with a 95 % t interval from three pairs.
+
+    Where all pairs have one difference, there is none: it would have no width.
+    """
 
     pairs: int
     mean: float | None = None
@@ -59,10 +62,12 @@ class Paired:
     @property
     def reading(self) -> str:
         """What the difference means, in one word or two."""
+        if self.interval is None and self.pairs >= LEAST_PAIRS:
+            return f"{'same difference' if self.mean else 'identical'} in all pairs"
         if self.interval is None:
             return "too few" if self.pairs else "no pair"
         if not self.settled:
-            return "open" if self.sd else "equal"
+            return "open"
         return "higher" if self.interval[0] > 0 else "lower"
 
 
@@ -75,7 +80,7 @@ def paired(first: Mapping[Hashable, float], second: Mapping[Hashable, float]) ->
     if n < 2:
         return Paired(n, fmean(differences) if differences else None)
     mean, sd = fmean(differences), stdev(differences)
-    if n < LEAST_PAIRS:
+    if n < LEAST_PAIRS or sd <= 1e-9 * abs(mean):
         return Paired(n, mean, sd)
     half = float(t.ppf(0.975, n - 1)) * sd / math.sqrt(n)
     return Paired(n, mean, sd, (mean - half, mean + half))
