@@ -24,13 +24,13 @@ def test_files_that_are_there_are_checked_and_described_in_json(cifar10, capsys)
 
 def test_a_download_shows_its_progress(tmp_path, monkeypatch, capsys):
     def fetch(name, root, report):
-        for done in (10**6, 2 * 10**6, 4 * 10**6):
-            report("made.tar", done, 4 * 10**6)
+        for done in (2**20, 2**21, 2**22):
+            report("made.tar", done, 2**22)
         return Installed(name, tmp_path, "fetched", "a checksum")
 
     monkeypatch.setattr("flatnce.pretrain.data.install.fetch", fetch)
     run(["cifar10"])
-    assert "made.tar: 4 MB of 4 MB, 100%" in capsys.readouterr().out
+    assert "made.tar: 4.0 MiB of 4.0 MiB, 100%" in capsys.readouterr().out
     run(["cifar10", "--json"])
     assert json.loads(capsys.readouterr().out)["how"] == "fetched"
 
@@ -54,7 +54,7 @@ def test_the_list_is_a_table(tmp_path, capsys):
     assert run(["--list", "--root", str(tmp_path)]) == 0
     said = capsys.readouterr().out
     assert all(name in said for name in CATALOG)
-    assert "39.1 GB" in said
+    assert "36.4 GiB" in said
 
 
 def test_a_folder_of_images_needs_no_fetching():

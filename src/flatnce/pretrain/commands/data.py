@@ -9,6 +9,7 @@ import tyro
 
 from flatnce.cli.console import console_of, live_line, print_json, text_table
 from flatnce.cli.options import parse_options
+from flatnce.messages import format_bytes
 from flatnce.pretrain.commands import Switch
 from flatnce.pretrain.data import CATALOG, Entry, data_root, find, is_path
 
@@ -56,7 +57,7 @@ def _fetch(name: str, options: DataOptions) -> "Installed":
             now = time.monotonic()
             if sys.stderr.isatty() or now - shown >= 5 or done == total:
                 shown = now
-                share = f"{_size(done)} of {_size(total)}, {done / total:.0%}"
+                share = f"{format_bytes(done)} of {format_bytes(total)}, {done / total:.0%}"
                 show(f"{file}: {share}, {now - began:.0f} s")
 
         return fetch(name, options.root, report=report)
@@ -100,14 +101,9 @@ def _list(options: DataOptions) -> int:
         count = max(row["splits"].get("trainval", 0), row["splits"]["train"])
         images = f"{count:,} + {row['splits']['test']:,}"
         here = "yes" if row["here"] else "no"
-        cells.append((row["name"], here, _size(row["download_bytes"]), images, row["title"]))
+        size = format_bytes(row["download_bytes"]) if row["download_bytes"] else "none"
+        cells.append((row["name"], here, size, images, row["title"]))
     header = ("name", "here", "download", "images", "what")
     console_of().print(text_table(header, cells, left=5, title=f"In {root}"))
     print("\nA folder of images, with one folder per class, is given by its path: ./photos")
     return 0
-
-
-def _size(count: int) -> str:
-    if not count:
-        return "none"
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
