@@ -29,11 +29,6 @@ class WarmupCosine:
     References:
         Loshchilov and Hutter, 2017, SGDR, Eq. 5, https://arxiv.org/abs/1608.03983; warm-up as in
         Goyal et al., 2017, Sec. 2.2, https://arxiv.org/abs/1706.02677
-
-    Examples:
-        >>> rate = WarmupCosine(peak=0.4, steps=100, warmup=10)
-        >>> rate.at(0), rate.at(9), rate.at(55)
-        (0.04, 0.4, 0.2)
     """
 
     peak: float
@@ -63,23 +58,16 @@ class LARS(Optimizer):
         v \leftarrow \mu v + \eta\,\kappa \frac{\lVert w\rVert}{\lVert g\rVert}\,g, \quad
         w \leftarrow w - v
 
-    κ is the trust coefficient. Where a norm is zero, and in a group with ``adapt=False``, the
-    factor κ‖w‖/‖g‖ is 1. The rate is inside the velocity: unlike in torch's SGD, a change of rate
-    does not rescale past steps. The step reads nothing from the device, so it can be compiled or
-    captured in a CUDA graph; the rate may then be a tensor on the device.
+    η is the rate, μ the momentum, λ the weight decay and κ the trust coefficient. Where a norm is
+    zero, and in a group with ``adapt=False``, the factor κ‖w‖/‖g‖ is 1. The rate is inside the
+    velocity: unlike in torch's SGD, a change of rate does not rescale past steps. The step reads
+    nothing from the device, so it can be compiled or captured in a CUDA graph; the rate may then
+    be a tensor on the device.
 
     References:
         You et al., 2017, "Large Batch Training of Convolutional Networks", Eq. 6 and Alg. 1,
         https://arxiv.org/abs/1708.03888; Chen et al., 2020, SimCLR, Sec. 2.2 and B.1,
         https://arxiv.org/abs/2002.05709
-
-    Arguments:
-        parameters: Parameters, or groups of them, as torch's optimizers take them.
-        lr: η, a number or a zero-dimensional tensor.
-        momentum: μ.
-        weight_decay: λ.
-        trust: κ.
-        adapt: Scale by layer, in groups without their own ``adapt``.
     """
 
     def __init__(
