@@ -109,6 +109,25 @@ def test_a_run_is_evaluated_on_its_own_folder_though_it_has_no_test_part(run_on_
     assert tuned["precision"] == "float32"
 
 
+@pytest.mark.filterwarnings("ignore:.*spoilt")
+def test_held_out_images_of_the_training_folder_are_not_called_test_images(
+    run_on_photos, photos, tmp_path, monkeypatch, capsys
+):
+    shutil.copytree(run_on_photos, tmp_path / "runs" / "photos")
+    for folder in (tmp_path, photos.parent):  # a result replaces that of another folder
+        monkeypatch.chdir(folder)
+        assert run([str(tmp_path / "runs" / "photos"), "--protocol", "knn", "mi"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "On held-out training images at step" in said and "On test images" not in said
+    assert "has no test part" in said and "pretrained on them too" in said
+    assert "200" not in said and "10,000" not in said  # k and the pool were smaller
+    page = (tmp_path / "runs" / "photos" / "report.html").read_text(encoding="utf-8")
+    assert "pretrained on them too" in page and "results to quote" not in page
+    kept = read_run(tmp_path / "runs" / "photos").results["evaluations"]
+    assert [one["protocol"]["name"] for one in kept].count("mi") == 1
+    assert len({one["data"] for one in kept}) == 1
+
+
 def test_a_folder_with_too_few_images_is_one_error_with_a_remedy(first, tmp_path):
     write_folder(tmp_path / "few", {"cat": 3, "dog": 9})
     with pytest.raises(ValueError, match=r"no test part.*cat has 3.*val/CLASS.*--data NAME"):

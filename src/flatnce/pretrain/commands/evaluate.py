@@ -13,7 +13,7 @@ from flatnce.cli.short_help import print_short_help
 from flatnce.pretrain.commands import RunName
 from flatnce.pretrain.evaluation import PURPOSES, Options, expand
 from flatnce.pretrain.runs.folder import find_run
-from flatnce.pretrain.runs.log import score_cells
+from flatnce.pretrain.runs.log import score_cells, tested_on
 
 __all__ = ["results_table"]
 
@@ -86,9 +86,12 @@ def results_table(results: Sequence[Mapping[str, Any]]) -> None:
     after = f" at step {step.pop():,}" if len(step) == 1 and None not in step else ""
     # Not the title of the table, which would be wrapped to its width.
     said = "top-1 accuracy in per cent unless it says otherwise, with 95 % intervals."
-    console.print(f"On test images{after}: {said}", soft_wrap=True)
+    measured_on, note = tested_on(results)
+    console.print(f"{measured_on}{after}: {said}", soft_wrap=True)
     header = ("protocol", "data", "score", "interval", "top-5", "test images", "seconds")
     console.print(text_table(header, [result_row(result) for result in results], left=2))
+    if note:
+        console.print(note, highlight=False)
 
 
 def result_row(result: Mapping[str, Any]) -> list[str]:

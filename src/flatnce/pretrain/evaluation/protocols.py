@@ -118,9 +118,13 @@ class Bench:
             "seed": SEED,
             "drawn": drawn(self._held[data]),
         }
-        if Path(data).resolve() == Path(self.data).resolve():
+        if self.is_trained_on(data):
             found["note"] = "the encoder was pretrained on these images too, without their labels"
         return {**found, **images}
+
+    def is_trained_on(self, data: str) -> bool:
+        """Whether a set is the one that the encoder was trained on."""
+        return Path(data).expanduser().resolve() == Path(self.data).resolve()
 
     def _own(self, data: str, split: str) -> DataConfig:
         """The settings of a user's data set, the run's own or another; without augmentation."""
@@ -476,9 +480,10 @@ def evaluate_run(
     """
     place = Path(directory)
     run = load_encoder(place, step, choose_device(device))
+    record = read_run(place)
     logged = [
         line["temperature"]
-        for line in read_run(place).metrics
+        for line in record.metrics
         if line.get("kind") == "train" and line.get("step", 0) <= run.step
     ]
     temperature = float(logged[-1]) if logged and logged[-1] else None
@@ -487,6 +492,8 @@ def evaluate_run(
     pairs = plan(names, bench.data, data, root=bench.options.root)
     found = []
     for result in evaluate(bench, pairs):
+        if bench.is_trained_on(result["data"]):  # one name, from whichever folder
+            result["data"] = result["protocol"]["data"] = record.settings["data"]
         result |= {"step": run.step, **(label(result) if label else {})}
         add_evaluation(place, result)
         found.append(result)

@@ -15,7 +15,7 @@ from flatnce.messages import duration_text
 from flatnce.pretrain.page import CATALOGUE, TEXT
 from flatnce.pretrain.page.inspection import inspection_sections, read_inspection
 from flatnce.pretrain.runs.listing import summary_of
-from flatnce.pretrain.runs.log import FAILURE, Run, read_run, score_cells
+from flatnce.pretrain.runs.log import FAILURE, Run, read_run, score_cells, tested_on
 from flatnce.report.charts import Axis, Line, Reference, line_chart
 from flatnce.report.page import (
     Figure,
@@ -113,10 +113,12 @@ def page_of_run(directory: str | Path) -> Page:
     encoder, neighbours = inspection_sections(inspection, run.directory.name)
     evaluations = (run.results or {}).get("evaluations") or []
     header = ["Protocol", "Data", "Step", "Score", "95 % interval", "Top-5", "Test images"]
-    scores = Table("On test images", header, [evaluation_row(one) for one in evaluations])
+    measured_on, note = tested_on(evaluations)
+    scores = Table(measured_on, header, [evaluation_row(one) for one in evaluations])
+    said = TEXT["held_out"].format(note) if note else TEXT["evaluations"]
     rows = [(name, "not set" if value is None else str(value)) for name, value in settings.items()]
     config = Table("Every setting of this run", ["Setting", "Value"], rows)
-    result = Section("Evaluations", [Paragraph(TEXT["evaluations"], "The result")], scores)
+    result = Section("Evaluations", [Paragraph(said, "The result")], scores)
     sections = [
         Section("What the verdict rests on", [Paragraph(shown["means"])], figures=first),
         *([result] if evaluations else []),

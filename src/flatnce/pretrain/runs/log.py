@@ -32,6 +32,7 @@ __all__ = [
     "read_header",
     "read_run",
     "score_cells",
+    "tested_on",
 ]
 
 FORMAT_VERSION = 1  # increased when an older reader would misread the new layout
@@ -170,8 +171,9 @@ def add_evaluation(directory: str | Path, evaluation: Mapping[str, Any]) -> Path
     place = Path(directory)
     with lock(place / LOCK):
         results = read_run(place).results or {"format_version": FORMAT_VERSION}
-        others = [one for one in results.get("evaluations", ()) if _what(one) != _what(evaluation)]
-        results["evaluations"] = [*others, evaluation]
+        new = plain(evaluation)  # with paths as they are kept
+        others = [one for one in results.get("evaluations", ()) if _what(one) != _what(new)]
+        results["evaluations"] = [*others, new]
         _write_json(place / RESULTS, results)
     return place / RESULTS
 
@@ -277,6 +279,19 @@ def protocol_name(result: Mapping[str, Any]) -> str:
     protocol = result.get("protocol")
     described = protocol.get("name") if isinstance(protocol, Mapping) else protocol
     return str(described or result.get("name") or "unnamed")
+
+
+def tested_on(results: Iterable[Mapping[str, Any]]) -> tuple[str, str]:
+    """What the results are measured on, and a note if the encoder was pretrained on it."""
+    protocols = [one["protocol"] for one in results if isinstance(one.get("protocol"), Mapping)]
+    tests = [(one.get("data"), one.get("test") or one.get("pool") or {}) for one in protocols]
+    seen = list(dict.fromkeys(data for data, part in tests if "note" in part))
+    if not seen:
+        return "On test images", ""
+    some = any("note" not in part for _, part in tests)
+    note = f"{', '.join(map(str, seen))} has no test part. These images were held out of it, and "
+    note += "the encoder was pretrained on them too, without their labels."
+    return f"On {'test and ' if some else ''}held-out training images", note
 
 
 @dataclass(frozen=True)
