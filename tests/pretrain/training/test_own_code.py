@@ -24,6 +24,8 @@ from flatnce.pretrain.runs.log import read_run
 from flatnce.pretrain.training import saved
 from flatnce.pretrain.training.estimate import estimate_run
 from flatnce.pretrain.training.images import load_images, shared_images
+from flatnce.pretrain.training.loop import Outcome
+from flatnce.pretrain.training.named import print_results
 from flatnce.pretrain.training.state import EAGER_STEPS, CudaGraphStep, Step, Training
 from forked import Forked
 from made_runs import assert_same_run
@@ -128,6 +130,33 @@ def test_settings_of_own_data_need_own_data(tmp_path):
         TrainConfig().override(augment="a:b")
     with pytest.raises(TypeError, match="'encodr'"):
         train(quick(**NAMES), tmp_path / "run", encodr=nn.Identity())
+
+
+# After training.
+
+
+def test_what_is_said_to_be_next_can_be_done(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    pairs = [(x, y) for x, y, _ in own_things.pairs("train")]
+    flatnce.train(pairs, encoder=own_things.Network(), name="vectors", **QUICK)
+    said = capsys.readouterr().out
+    assert "next: flatnce.load('vectors').embed(inputs)\n" in said
+    assert "use_objects('runs/vectors', data=..., encoder=...)" in said
+    assert "flatnce evaluate" not in said and "flatnce export" not in said
+    assert flatnce.load("vectors").embed(torch.randn(5, 8)).shape == (5, 16)
+    saved._objects.clear()  # as in another process
+    assert main(["report", "vectors"]) == 0  # without the portrait
+    said = " ".join(capsys.readouterr().out.split())
+    assert "the encoder was not looked at: backbone='object:Network'" in said
+    assert main(["report", "vectors", "--step", "0"]) == 2
+
+    train(quick(**{**NAMES, "data": "own_things:pairs", "augment": None}), "runs/named")
+    (tmp_path / "runs/named/results.json").write_text(
+        json.dumps({**read_run("runs/named").results, "labelled": False, "evaluations": []})
+    )
+    print_results(Outcome(tmp_path / "runs/named", finished=True, step=8))
+    *_, last = capsys.readouterr().out.splitlines()
+    assert last.startswith("next: flatnce export") and last.endswith("--to torch --trust-code")
 
 
 # Training.

@@ -11,6 +11,7 @@ from flatnce.cli.options import parse_options
 from flatnce.pretrain.commands import RunNames
 from flatnce.pretrain.commands.compare import PageOptions, compare, publish
 from flatnce.pretrain.runs.folder import named_runs
+from flatnce.pretrain.runs.log import read_run
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,9 @@ def _inspect(directory: Path, options: ReportOptions) -> str:
         return ""
     try:
         inspect_encoder(directory, **asked, step=options.step, device=options.device)
-    except OSError as error:
-        if options.step is not None:
+    except (OSError, ValueError) as error:
+        expected = isinstance(error, OSError) or read_run(directory).objects
+        if options.step is not None or not expected:
             raise
         return f"the encoder was not looked at: {error}"
     return ""

@@ -13,6 +13,7 @@ from typing import Any
 
 from flatnce.environment import environment, plain
 from flatnce.files import check_format, check_replaceable, lock, naming_file, replace_text
+from flatnce.own_code import OBJECT
 
 __all__ = [
     "CONFIG",
@@ -71,6 +72,11 @@ class Run:
     def settings(self) -> dict[str, Any]:
         """Every setting by its own name."""
         return flat_settings(self.config)
+
+    @property
+    def objects(self) -> list[str]:
+        """The settings that were objects of the program that trained the run."""
+        return [k for k, v in self.settings.items() if str(v).startswith(f"{OBJECT}:")]
 
     @property
     def finished(self) -> bool:

@@ -7,11 +7,11 @@ from shlex import quote
 from typing import Any
 
 from flatnce.cli.progress import show_progress
-from flatnce.own_code import OwnObjects, is_own
+from flatnce.own_code import ARGUMENTS, OwnObjects, is_own
 from flatnce.pretrain.evaluation import evaluate_run, expand
 from flatnce.pretrain.page.run import run_page
 from flatnce.pretrain.runs.folder import run_name, runs_folder
-from flatnce.pretrain.runs.log import read_run
+from flatnce.pretrain.runs.log import Run, read_run
 from flatnce.pretrain.training import loop
 from flatnce.pretrain.training.config import TrainConfig, starting_config
 from flatnce.pretrain.training.saved import read_config
@@ -93,11 +93,23 @@ def print_results(outcome: loop.Outcome, failure: Exception | None = None) -> No
         results_table(results["evaluations"])
     if failure is not None:
         print(f"not evaluated: {failure}")
+    print(f"\nthe page: {outcome.directory / 'report.html'}\nnext: {_next_calls(run, name)}")
+
+
+def _next_calls(run: Run, name: str) -> str:
+    """What can follow: commands; for objects of a program, which no command has, Python calls."""
+    settings, labelled = run.settings, (run.results or {}).get("labelled", True)
+    if run.objects:
+        given = ", ".join(f"{ARGUMENTS.get(one, one)}=..." for one in run.objects)
+        before = f"flatnce.pretrain.use_objects({str(run.directory)!r}, {given})"
+        load = f"flatnce.load({run_name(run.directory)!r}).embed(inputs)"
+        return f"{load}\n(in another program, first {before})"
+    trust = " --trust-code" * any(is_own(value) for value in map(str, settings.values()))
+    export = f"flatnce export {name} --to torch{trust}"
+    if not labelled and is_own(settings["data"]):
+        return export
     what = "linear --data NAME (a set with labels; these images have none)"
-    if results.get("labelled", True):
+    if labelled:
         # Ready views of a user's own cannot be fine-tuned.
-        what = "mi" if is_own(run.config["data"]["data"]) else "semi"
-    print(
-        f"\nthe page: {outcome.directory / 'report.html'}\n"
-        f"next: flatnce evaluate {name} --protocol {what}    flatnce export {name} --to torch"
-    )
+        what = "mi" if is_own(settings["data"]) else "semi"
+    return f"flatnce evaluate {name} --protocol {what}{trust}    {export}"
