@@ -128,6 +128,18 @@ def test_correlations_are_of_all_rows_where_neighbours_take_a_subset(monkeypatch
     assert found.high - found.low < 0.07  # of 500 rows: 0.16
 
 
+@pytest.mark.parametrize("columns, correlation", [(1, 0.1), (1, 0.2), (3, 0.1)])
+def test_the_interval_of_correlations_holds_the_truth_near_independence_too(columns, correlation):
+    held, random = 0, np.random.default_rng(0)
+    truth = -columns * math.log1p(-(correlation**2)) / 2
+    for _ in range(200):
+        x, noise = random.normal(size=(2, 200, columns))
+        value = best._gaussian(x, correlation * x + (1 - correlation**2) ** 0.5 * noise)
+        middle = value.nats + value.shift
+        held += max(middle - 1.96 * value.error, 0) <= truth <= middle + 1.96 * value.error
+    assert held >= 0.93 * 200
+
+
 def test_many_columns_take_what_is_best_on_validation_rows():
     x, y = mi.tasks.find("multinormal-dense-5-5-0.5").sample(400, seed=0)
     plain = best_estimate(x, y, _critic())

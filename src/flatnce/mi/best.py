@@ -7,7 +7,7 @@ number and tails, and, in more than three, on what critics and neighbours find o
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -149,6 +149,7 @@ class _Value:
     nats: float
     error: float  # standard error
     bias: float = 0.0  # what it may be off by, beside
+    shift: float = 0.0  # of the middle of the interval
 
 
 def best_estimate(
@@ -168,8 +169,8 @@ def best_estimate(
     if critic is not None and critic.lower > value.nats and method != "critic":
         method, why = "critic", f"{method} says less than the critic's certified limit"
         value = _from_critic(critic)
-    reach = 1.96 * value.error
-    low, high = value.nats - reach - value.bias, value.nats + reach + value.bias
+    middle, reach = value.nats + value.shift, 1.96 * value.error + value.bias
+    low, high = middle - reach, middle + reach
     shown = max(value.nats, 0.0)
     low, high = max(low, 0.0), max(high, shown)
     for side in (left, right):
@@ -212,14 +213,14 @@ def _chosen(
         return "neighbours", "neighbours find more than critics on validation rows", near
     if gaussian is not None:
         unconfirmed = max(gaussian.nats - found, 0.0) / 2
-        gaussian = _Value(gaussian.nats, gaussian.error, unconfirmed)
+        gaussian = replace(gaussian, bias=unconfirmed)
     gain = critic.validation - critic.start
     if gaussian is not None and gain <= max(critic.standard_error, 0.01):
         why = "training found no more than a Gaussian critic on validation rows"
         return "gaussian-copula", why, gaussian
     if gaussian is not None:
         error = math.hypot(gaussian.error, critic.standard_error)
-        value = _Value(gaussian.nats + gain, error, gaussian.bias + gain)
+        value = _Value(gaussian.nats + gain, error, gaussian.bias + gain, gaussian.shift)
         return "gaussian-and-critic", "training found more than a Gaussian critic", value
     value = _from_critic(critic, rows if rows < 3 * columns else None)
     return "critic", f"{columns} columns, and not a Gaussian dependence", value
@@ -330,10 +331,12 @@ def _gaussian(x: Table, y: Table) -> _Value | None:
         return None
     if not math.isfinite(value):
         return None
-    # Squared correlations with this information sum to 2 I at most; chance adds to each pair.
-    shared = min(2 * max(value, 0.0), x.shape[1], y.shape[1])
-    chance = x.shape[1] * y.shape[1] / (2 * len(x) ** 2)
-    return _Value(value, math.sqrt(shared / len(x) + chance))
+    # Squared correlations with information I sum to 2 I at most; chance adds to each pair. The
+    # interval holds every I from which the value is 1.96 deviations of that I away, or less.
+    rows, pairs, reach = len(x), x.shape[1] * y.shape[1], 1.96**2 / len(x)
+    shared = min(2 * value + reach, x.shape[1], y.shape[1])
+    variance = max(shared, 0.0) / rows + pairs / (2 * rows**2)
+    return _Value(value, math.sqrt(variance), shift=reach)
 
 
 def _looks_gaussian(left: Side, right: Side, gaussian: float, near: _Value) -> bool:
