@@ -7,7 +7,8 @@ import pytest
 
 from flatnce import mi
 from flatnce.cli import main
-from flatnce.mi.memory import Memory, memory_of
+from flatnce.mi.memory import Memory, _lagged, memory_of
+from flatnce.mi.result import memory_flags
 
 QUICK = {"steps": 5, "permutations": 19, "baselines": False}
 
@@ -25,6 +26,31 @@ def test_two_series_are_found(memory):
     for seed in range(4):
         found = memory_of(_series(memory, 400, seed), _series(memory, 400, seed + 100))
         assert found is not None and found.correlation > 0.2
+
+
+def _seasonal(memory, season, rows, seed):
+    years = [_series(memory, rows // season, 1000 * seed + month) for month in range(season)]
+    return np.stack(years, axis=1).reshape(-1, 1)
+
+
+@pytest.mark.parametrize("season", [4, 12])
+def test_seasons_are_found_and_blocks_are_longer_than_they_last(season):
+    for seed in range(5):
+        found = memory_of(
+            _seasonal(0.95, season, 480, seed), _seasonal(0.95, season, 480, seed + 50)
+        )
+        assert found is not None and found.lag % season == 0 and found.correlation > 0.5
+        assert found.length is None or found.length >= 2 * season
+    (flag,) = memory_flags(found, 480)
+    assert f"with the row {found.lag} rows later" in flag.message
+
+
+def test_correlations_at_all_lags_equal_their_definition():
+    side = np.random.default_rng(0).normal(size=(90, 2)) + 3
+    centred = side - side.mean(axis=0)
+    for lag, found in enumerate(_lagged(side, 24), start=1):
+        wanted = (centred[lag:] * centred[:-lag]).sum(axis=0) / (centred**2).sum(axis=0)
+        np.testing.assert_allclose(found, wanted, atol=1e-12)
 
 
 def test_independent_rows_raise_no_alarm():
@@ -67,7 +93,7 @@ def test_walks_are_not_certified_and_the_reason_is_given():
     found = mi.estimate(x, y, **QUICK)
     assert found.flagged("dependent") and found.best is None
     assert found.lower == 0 and math.isnan(found.p_value)
-    assert "not certified: successive rows are alike" in found.sentence()
+    assert "not certified: nearby rows are alike" in found.sentence()
     assert "difference the columns first" in found.flags[0].message
     assert found.plain()["p_value"] is None
     for said in ({"blocks": 10}, {"independent": True}, {"groups": np.arange(400) // 10}):

@@ -396,7 +396,7 @@ class MutualInformation(EstimationOptions):
         folds: 1: one split, half of the rows to train, a quarter to stop and calibrate, a quarter
             to evaluate. 3 and more: cross-fitting, every row is evaluated once.
         blocks: Keep runs of this many consecutive rows together, for time series.
-        independent: Certify a limit even if successive rows are alike, because the table was
+        independent: Certify a limit even if nearby rows are alike, because the table was
             only put into this order.
         batch_size: Pairs in a batch; by default 256, fewer for few rows.
         steps: Largest number of training steps; training stops early.

@@ -1,4 +1,4 @@
-"""Rows that are not independent: in file order, successive rows are alike on both sides.
+"""Rows that are not independent: in file order, nearby rows are alike on both sides.
 
 Such rows (a series, several rows of one person) leak from training into test rows and repeat what
 they say, so a limit or a p-value that counts every row is wrong. A table that was merely sorted
@@ -15,19 +15,21 @@ from flatnce.mi.cleaning import Table
 
 __all__ = []
 
+LAGS = 24  # up to which rows are compared: hours of a day, months of two years
 TREND = 21  # rows of the moving average that is removed from a table that was sorted
 
 
 @dataclass(frozen=True)
 class Memory:
-    """How alike successive rows are."""
+    """How alike nearby rows are."""
 
-    correlation: float  # of successive rows, on the side where it is smaller
+    correlation: float  # of rows ``lag`` apart, on the side where it is smaller
     length: int | None  # rows after which the memory of a side is gone; None if it never is
+    lag: int = 1  # 1 of successive rows, more of a season
 
 
 def memory_of(x: Table, y: Table) -> Memory | None:
-    """Find whether successive rows are alike on both sides; None if chance explains it."""
+    """Find whether rows up to 24 apart are alike on both sides; None if chance explains it."""
     rows = len(x)
     if max(x.ndim, y.ndim) > 2 or rows < 4 * TREND:
         return None
@@ -35,25 +37,29 @@ def memory_of(x: Table, y: Table) -> Memory | None:
     rank = require_extra("scipy.stats", "ranks", "mi").rankdata
     smooth = require_extra("scipy.ndimage", "trends", "mi").uniform_filter1d
     whole = [rank(side, axis=0).astype(np.float64) / rows for side in (x, y)]
-    scores = whole
+    scores, lags = whole, min(LAGS, rows // 4)
     if any(map(any, ordered)):
+        lags = TREND // 2  # beyond, removing a trend alone makes rows alike
         scores = [side - smooth(side, TREND, axis=0) for side in whole]
-    correlations = []
-    for side, known in zip(scores, ordered, strict=True):
+    alike, least = np.ones((2, lags)), np.zeros((2, 1))
+    for number, (side, known) in enumerate(zip(scores, ordered, strict=True)):
         if any(known):  # its order is that of the file
-            correlations.append(1.0)
             continue
         chance = (3.5 + math.sqrt(2 * math.log(side.shape[1]))) / math.sqrt(rows)
         # Rows may alternate as well; removing a trend alone makes them do so a little.
-        lagged = _lagged(side, 1)
-        largest = float((lagged if any(map(any, ordered)) else np.abs(lagged)).max())
-        if largest < chance or largest <= _by_chance(side):
+        lagged = _lagged(side, lags)
+        alike[number] = (lagged if any(map(any, ordered)) else np.abs(lagged)).max(axis=1)
+        if alike[number].max() < chance:
             return None
-        correlations.append(largest)
-    if min(correlations) == 1.0:  # both only rise or fall, as two sums over time do
+        least[number] = max(chance, _by_chance(side, lags))
+    both = np.where((alike > least).all(axis=0), alike.min(axis=0), 0.0)
+    lag = int(both.argmax()) + 1
+    if both.max() == 0:
+        return None
+    if both.max() == 1.0:  # both only rise or fall, as two sums over time do
         levels = [len(np.unique(side, axis=0)) for side in (x, y)]
         return Memory(1.0, None) if 5 * min(levels) > rows else None  # categories may be sorted
-    return Memory(min(correlations), _length(whole, rows))  # a walk's is its trend's
+    return Memory(float(both.max()), _length(whole, rows, lag), lag)  # a walk's is its trend's
 
 
 def _is_sorted(column: Table) -> bool:
@@ -64,28 +70,24 @@ def _is_sorted(column: Table) -> bool:
     return monotone or (runs == len(np.unique(column)) and 5 * runs <= len(column))
 
 
-def _by_chance(side: Table) -> float:
+def _by_chance(side: Table, lags: int) -> float:
     """The largest correlation in many random orders: of rare events it is far from normal."""
-    random = np.random.default_rng(0)
+    random, orders = np.random.default_rng(0), 999 if side.size < 100_000 else 99
+    mixed = (side[random.permutation(len(side))] for _ in range(orders))
+    return max(float(np.abs(_lagged(one, lags)).max()) for one in mixed)
+
+
+def _lagged(side: Table, lags: int) -> Table:
+    """Correlation of each column with itself 1, 2, … rows later."""
     centred = side - side.mean(axis=0)
-    power, largest = np.maximum((centred**2).sum(axis=0), 1e-12), 0.0
-    for _ in range(999 if side.size < 100_000 else 99):
-        mixed = centred[random.permutation(len(centred))]
-        sums = np.abs(np.einsum("nd,nd->d", mixed[1:], mixed[:-1])) / power
-        largest = max(largest, float(sums.max()))
-    return largest
+    size = 2 ** math.ceil(math.log2(len(side) + lags))  # zeros, so that the end meets no beginning
+    power = np.abs(np.fft.rfft(centred, size, axis=0)) ** 2
+    sums = np.fft.irfft(power, size, axis=0)[: lags + 1]
+    return sums[1:] / np.maximum(sums[0], 1e-12)
 
 
-def _lagged(side: Table, lag: int) -> Table:
-    """Correlation of each column with itself some rows later."""
-    centred = side - side.mean(axis=0)
-    power = np.maximum((centred**2).sum(axis=0), 1e-12)
-    return (centred[lag:] * centred[:-lag]).sum(axis=0) / power
-
-
-def _length(scores: list[Table], rows: int) -> int | None:
-    """The first lag at which the memory of one side is below a tenth; None if beyond a quarter."""
-    for lag in np.unique(np.geomspace(1, rows // 4, 60).astype(int)):
-        if min(float(np.abs(_lagged(side, int(lag))).max()) for side in scores) < 0.1:
-            return int(lag)
-    return None
+def _length(scores: list[Table], rows: int, season: int) -> int | None:
+    """The first lag from which on the memory of one side stays below a tenth for a season."""
+    least = np.min([np.abs(_lagged(side, rows // 4)).max(axis=1) for side in scores], axis=0)
+    longest = np.array([least[lag : lag + season].max() for lag in range(len(least))])
+    return int((longest < 0.1).argmax()) + 1 if (longest < 0.1).any() else None

@@ -92,7 +92,7 @@ class Estimate:
         least = math.floor(self.lower * factor * 10**decimals + 1e-9) / 10**decimals
         lower, evidence = _number(least, decimals), p_value_in_words(self.p_value)
         if self.flagged("dependent"):
-            why = "successive rows are alike"
+            why = "nearby rows are alike"
             return f"I(X;Y) is not certified: {why} (as if independent: {estimate} {unit})"
         if self.best is None:
             most = f"ceiling {_number(self.ceiling * factor)}, {evidence}"
@@ -277,7 +277,8 @@ def memory_flags(memory: Memory | None, rows: int) -> Iterator[Flag]:
         remedy = (
             f"For a series, keep rows together, for example blocks={max(3 * memory.length, 2)}."
         )
-    yield flag("dependent", correlation=memory.correlation, remedy=remedy)
+    other = "the next row" if memory.lag == 1 else f"the row {memory.lag} rows later"
+    yield flag("dependent", correlation=memory.correlation, other=other, remedy=remedy)
 
 
 def size_flags(evaluation: Evaluation, folds: int = 1) -> Iterator[Flag]:
