@@ -7,6 +7,8 @@ import sys
 import pytest
 
 from flatnce.cli import main
+from flatnce.pretrain.commands.runs import show_runs
+from flatnce.pretrain.runs.listing import summary_of
 from flatnce.pretrain.runs.log import add_evaluation
 from made_runs import EVALUATION, write_pairs, write_run
 
@@ -58,6 +60,22 @@ def test_one_run_is_shown_whole(runs, capsys):
     found = json.loads(printed(capsys, "first", "--json"))
     assert found["results"]["step"] == 400 and found["settings"]["objective"] == "flatnce"
     assert found["bytes"] > 1000
+
+
+def test_settings_of_views_are_left_out_where_a_user_made_the_views(runs, capsys):
+    config = json.loads((runs / "first" / "config.json").read_text())
+    config["config"]["views"] = {"flip": 0.5}
+    (runs / "first" / "config.json").write_text(json.dumps(config))
+    assert "flip 0.5" in printed(capsys, "first")
+    results = runs / "first" / "results.json"
+    results.write_text(json.dumps({**json.loads(results.read_text()), "own_views": True}))
+    assert "flip 0.5" not in printed(capsys, "first")
+
+
+def test_the_epochs_of_a_run_in_progress_have_two_decimals(runs, capsys):
+    row = {**summary_of(runs / "first", "first"), "epoch": 7 / 11, "epochs": 2}
+    show_runs([row])
+    assert " 0.64/2 " in capsys.readouterr().out
 
 
 def test_json_holds_every_run(runs, capsys):

@@ -130,6 +130,16 @@ def test_a_run_in_a_folder_of_runs_is_named_so_that_it_is_found(capsys):
     assert main(["resume", "some/first", "--evaluate"]) == 0
 
 
+@pytest.mark.parametrize("command", ["train digits", "sweep digits --seed 0 1"])
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+def test_a_name_that_leads_out_of_the_folder_of_runs_is_refused(command, more, capsys, tmp_path):
+    for name in ("../x", f"{tmp_path}/x", "a/../../x"):
+        assert main([*command.split(), "--name", name, *more, *QUICK]) == 2
+        said = capsys.readouterr().err
+        assert repr(name) in said and "--name" in said and "FLATNCE_RUNS" in said
+    assert not any(tmp_path.iterdir())
+
+
 def test_images_without_labels_are_trained_on_and_not_evaluated(capsys, tmp_path):
     for number in range(24):
         write_image(tmp_path / "photos" / f"{number}.png", seed=number, width=16)

@@ -74,6 +74,8 @@ def test_inputs_become_tensors():
     assert as_tensor(torch.arange(3)).dtype == torch.int64
     with pytest.raises(ValueError, match="gives a str; an input is a tensor"):
         as_tensor("photo.jpg")
+    with pytest.raises(ValueError, match=r"gives a list.*Hugging Face.*with_format\('numpy'\)"):
+        as_tensor([[0, 1], [2, 3]])
 
 
 # The definition: what is drawn for an item depends on seed, epoch and number only.

@@ -75,7 +75,10 @@ def test_weights_that_are_finite_and_far_too_large_are_named(tmp_path):
 
 def test_a_process_in_which_all_is_well_says_that_another_is_the_reason(tmp_path):
     training = Training(quick_config(), tmp_path / "run", torch.device("cpu"))
-    assert "stopped: a number of another process" in str(training.failure(0))
+    said = str(training.failure(0))
+    assert "stopped: a number of another process" in said and "precision" not in said
+    training.learner.dtype = torch.bfloat16
+    assert str(training.failure(0)).endswith("warm-up, or use precision=float32")
 
 
 @pytest.mark.parametrize(

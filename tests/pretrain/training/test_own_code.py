@@ -143,6 +143,7 @@ def test_what_is_said_to_be_next_can_be_done(tmp_path, monkeypatch, capsys):
     assert "next: flatnce.load('vectors').embed(inputs)\n" in said
     assert "use_objects('runs/vectors', data=..., encoder=...)" in said
     assert "flatnce evaluate" not in said and "flatnce export" not in said
+    assert read_run("runs/vectors").results["own_views"] is True
     assert flatnce.load("vectors").embed(torch.randn(5, 8)).shape == (5, 16)
     saved._objects.clear()  # as in another process
     assert main(["report", "vectors"]) == 0  # without the portrait

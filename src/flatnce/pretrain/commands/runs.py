@@ -114,7 +114,7 @@ def _cells(row: Summary) -> dict[str, str]:
         "data": str(row.get("data") or row["kind"]),
         "objective": str(row.get("objective") or ""),
         "batch": str(row.get("batch_size") or ""),
-        "epochs": f"{row['epoch']:.4g}/{epochs}" if epochs else "",
+        "epochs": f"{round(row['epoch'], 2):g}/{epochs}" if epochs else "",
         "state": row["state"],
         **{heading: _text(known.get(key), form) for heading, (key, form) in NUMBERS.items()},
         "verdict": row.get("verdict") or "",
@@ -136,6 +136,8 @@ def _show(directory: Path, as_json: bool) -> int:
         more = {"bytes": size, "exports": exports, "environment": found.environment}
         print_json({**row, **more, "results": results})
         return 0
+    # The settings of built-in views do not apply to a user's own.
+    unused = found.config.get("views", ()) if results.get("own_views") else ()
     cells = [score_cells(one) for one in results.get("evaluations", ())]
     facts: dict[str, Any] = {
         "run": f"{name} ({directory}, {format_bytes(size)})",
@@ -143,7 +145,7 @@ def _show(directory: Path, as_json: bool) -> int:
         "verdict": results.get("verdict") or row["verdict"],
         **{one.name: f"{one.said} ({one.interval}) on {one.data}" for one in cells},
         "last": _pairs(row["last"]),
-        "settings": _pairs(row["settings"]),
+        "settings": _pairs({k: v for k, v in row["settings"].items() if k not in unused}),
         "command": shlex.join(found.environment.get("command", ())),
         "device": found.environment.get("device"),
         "exports": ", ".join(exports),

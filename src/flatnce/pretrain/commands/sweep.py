@@ -25,7 +25,7 @@ from flatnce.pretrain.commands.train import (
     renamed_in,
     split_data,
 )
-from flatnce.pretrain.runs.folder import SWEEP, find_sweep, run_name, runs_folder
+from flatnce.pretrain.runs.folder import SWEEP, find_sweep, new_folder, run_name
 from flatnce.pretrain.runs.listing import over_seeds, summary_of
 from flatnce.pretrain.training.config import TrainConfig, starting_config
 
@@ -81,7 +81,7 @@ def run(arguments: list[str]) -> int:
 
     data = Path(next(iter(configs.values())).data.data).name or "images"
     usual = "-".join([data, "sweep", *(name.replace("_", "-") for name in varied(configs))])
-    directory = runs_folder() / (options.name or usual)
+    directory = new_folder(options.name or usual)
     is_there = (directory / SWEEP).is_file()
     if options.dry_run:
         return _show_plan(configs, options)

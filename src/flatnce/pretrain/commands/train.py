@@ -15,7 +15,7 @@ from flatnce.cli.short_help import print_short_help
 from flatnce.messages import check_fields, duration_text, format_bytes
 from flatnce.pretrain.commands import Switch
 from flatnce.pretrain.evaluation import expand
-from flatnce.pretrain.runs.folder import SWEEP, run_lock, run_name, runs_folder
+from flatnce.pretrain.runs.folder import SWEEP, new_folder, run_lock, run_name
 from flatnce.pretrain.runs.log import read_run
 from flatnce.pretrain.training.config import PRESETS, TrainConfig, starting_config
 
@@ -70,7 +70,7 @@ def run(arguments: list[str]) -> int:
     start = starting_config(data, option_value("--preset", rest))
     options = parse_options(TrainOptions, "train DATA", rest, TrainOptions(start))
     config = options.config
-    directory = runs_folder() / (options.name or config.usual_name)
+    directory = new_folder(options.name or config.usual_name)
     if options.evaluate:
         expand(options.evaluate)  # refuses an unknown name before training
     from flatnce.cli.progress import show_progress
@@ -191,7 +191,7 @@ def _dry_run(options: TrainOptions) -> int:
         print(f"{name}: " + ", ".join(f"{key} {value}" for key, value in section.items()))
     here = "" if found.here else f"; not on this machine: `flatnce data {config.data.data}`"
     print(
-        f"\n{found.images:,} images{here}; {found.steps_per_epoch:,} steps per epoch, "
+        f"\n{found.images:,} images{here}; steps: {found.steps_per_epoch:,} per epoch, "
         f"{found.steps:,} in all; peak rate {found.rate:.4g}; on {device}"
         f"\nK = {found.negatives + 1:,} ({found.negatives:,} negatives and the positive), log K = "
         f"{found.ceiling:.2f} nats: the upper limit of the batch's information"

@@ -99,7 +99,8 @@ def as_tensor(value: Any, mode: str | None = None) -> Tensor:
     if not isinstance(value, Tensor):
         raise ValueError(
             f"it gives a {type(value).__name__}; an input is a tensor, a numpy array or an image "
-            "of Pillow, or augment and prepare turn it into one"
+            "of Pillow, or augment and prepare turn it into one; of a Hugging Face data set, take "
+            "dataset.with_format('numpy') or an Image feature"
         )
     if value.dtype == torch.uint8 and value.ndim == 2:
         value = value[None]

@@ -31,6 +31,7 @@ __all__ = [
     "find_sweep",
     "is_several",
     "lock_beside",
+    "new_folder",
     "named_runs",
     "run_lock",
     "run_name",
@@ -47,6 +48,15 @@ MOST_NAMED = 8  # names in a message
 def runs_folder() -> Path:
     """The folder of runs that are given by name."""
     return Path(os.environ.get(VARIABLE) or "runs").expanduser()
+
+
+def new_folder(name: str) -> Path:
+    """The folder of a new run or sweep; a name that leads out of the folder of runs is refused."""
+    place = runs_folder()
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        remedy = f"give another --name, or another folder of runs ({VARIABLE}=FOLDER)"
+        raise ValueError(f"the name {name!r} leads out of {place}/; {remedy}")
+    return place / name
 
 
 def run_name(directory: Path) -> str:

@@ -23,6 +23,7 @@ from flatnce.core import distributed
 from flatnce.core.diagnostics import Interval
 from flatnce.messages import html_card
 from flatnce.own_code import OwnObjects, is_own, trust_code
+from flatnce.pretrain.data import ReadyViews
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.folder import run_lock
 from flatnce.pretrain.runs.log import FAILURE, RunLog, read_run, score_cells
@@ -390,6 +391,7 @@ class Recorder:
             "epochs": run.epochs,
             "images": training.images.loader.batching.samples,
             "labelled": bool((images.labels >= 0).any()),
+            "own_views": isinstance(training.images.views, ReadyViews),
             "seconds": training.seconds,
             "images_per_second": training.step * run.batch_size / training.seconds,
             "last": history[-1] if history else {},

@@ -10,7 +10,7 @@ from flatnce.cli.progress import show_progress
 from flatnce.own_code import ARGUMENTS, OwnObjects, is_own
 from flatnce.pretrain.evaluation import evaluate_run, expand
 from flatnce.pretrain.page.run import run_page
-from flatnce.pretrain.runs.folder import run_name, runs_folder
+from flatnce.pretrain.runs.folder import new_folder, run_name
 from flatnce.pretrain.runs.log import Run, read_run
 from flatnce.pretrain.training import loop
 from flatnce.pretrain.training.config import TrainConfig, starting_config
@@ -55,7 +55,7 @@ def train(
         expand(evaluate)  # refuses an unknown name before training
     quiet = quiet or find_spec("rich") is None
     with show_progress(asked.run.epochs, quiet=quiet) as report:
-        directory = runs_folder() / (name or asked.usual_name)
+        directory = new_folder(name or asked.usual_name)
         outcome = loop.train(asked, directory, **{"report": report, **rest})
     if not outcome.finished or int(os.environ.get("RANK", "0")) > 0:
         return outcome  # the first process of torchrun does the rest

@@ -337,9 +337,10 @@ class Training:
         self.writer.settle()
         kept = checkpoint.steps(self.directory / CHECKPOINTS)
         good = f"the checkpoint of step {kept[-1]} is good and is kept" if kept else "none is kept"
+        more = "" if self.learner.dtype == torch.float32 else ", or use precision=float32"
         return TrainingFailed(
             f"training stopped: {'; '.join(found)}; {good}. Lower the learning rate (it was "
-            f"{self.rate.at(step):.3g}), lengthen the warm-up, or use precision=float32"
+            f"{self.rate.at(step):.3g}), or lengthen the warm-up{more}"
         )
 
     def position(self, step: int | None = None) -> dict[str, Any]:
