@@ -177,6 +177,15 @@ def test_a_certified_limit_above_the_chosen_method_replaces_it():
     assert found.method == "critic" and "certified" in found.why and found.nats == 0.6
 
 
+def test_the_interval_does_not_reach_below_the_certified_limit():
+    x, y = mi.tasks.find("1v1-normal-0.75").sample(100, seed=0)
+    for nats in (0.5, 0.3):
+        found = best_estimate(
+            x, y, _critic(nats=nats, lower=0.4, validation=0.4, independent=False)
+        )
+        assert found.low == 0.4 and found.nats == max(nats, 0.4) <= found.high
+
+
 def test_the_default_call_holds_it_and_prints_nothing_below_zero():
     random = np.random.default_rng(3)
     x, y = random.normal(size=(2, 120))

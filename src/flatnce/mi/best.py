@@ -171,8 +171,8 @@ def best_estimate(
         value = _from_critic(critic)
     middle, reach = value.nats + value.shift, 1.96 * value.error + value.bias
     low, high = middle - reach, middle + reach
-    shown = max(value.nats, 0.0)
-    low, high = max(low, 0.0), max(high, shown)
+    certified = 0.0 if critic is None else critic.lower
+    shown, low = max(value.nats, certified), max(low, certified)
     for side in (left, right):
         if side.discrete:  # no more than its entropy
             shown, high = min(shown, side.entropy[0]), min(high, side.entropy[1])
