@@ -49,6 +49,7 @@ PUBLIC = [
     "functional",
     "integrations",
     "load",
+    "resume",
     "train",
     "mi",
     "pretrain",

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from flatnce.core.pairs import KeyQueue as KeyQueue
     from flatnce.diagnose import doctor as doctor
     from flatnce.pretrain.embedding import load as load
+    from flatnce.pretrain.training.named import resume as resume
     from flatnce.pretrain.training.named import train as train
 
 __version__ = "0.1.0"

@@ -353,10 +353,7 @@ def _page(run: Run, results: Mapping[str, Any]) -> Page:
     not_ahead = [_curves(run, case, "pool_mi", _setting(case), ceiling) for case in contrary]
     figures = {"training": in_training, "pool": among_pool, "contrary": not_ahead}
     words = [Paragraph(finding["text"], finding["topic"]) for finding in results["findings"]]
-    sections = [
-        Section("In words", words),
-        Section("In numbers", table=summary_table(results)),
-    ]
+    sections = [Section("In words", words), Section("In numbers", table=summary_table(results))]
     for name, drawn in figures.items():
         if drawn:
             text = {key: said.format(**values) for key, said in TEXTS["sections"][name].items()}
@@ -393,11 +390,7 @@ def summary_table(results: Mapping[str, Any]) -> Table:
 
 
 def _curves(
-    run: Run,
-    case: Plain,
-    measure: str,
-    title: str,
-    references: Mapping[str, float] | None = None,
+    run: Run, case: Plain, measure: str, title: str, references: Mapping[str, float] | None = None
 ) -> Figure:
     """One measure by step for both objectives, mean and standard deviation over seeds."""
     lines = []

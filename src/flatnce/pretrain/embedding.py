@@ -14,12 +14,7 @@ from torch import Tensor, nn
 
 from flatnce.messages import check_at_least, html_card
 from flatnce.pretrain import exporting
-from flatnce.pretrain.data.image_set import (
-    available_cores,
-    centre_square,
-    decode_rgb,
-    open_image,
-)
+from flatnce.pretrain.data.image_set import available_cores, centre_square, decode_rgb, open_image
 from flatnce.pretrain.data.own_set import prepared_input
 from flatnce.pretrain.data.readers import image_files
 from flatnce.pretrain.data.views import CentreCrop

@@ -160,6 +160,27 @@ def test_what_is_said_to_be_next_can_be_done(tmp_path, monkeypatch, capsys):
     assert last.startswith("next: flatnce export") and last.endswith("--to torch --trust-code")
 
 
+def test_a_run_resumed_from_python_is_evaluated_and_has_a_page(tmp_path, monkeypatch, capsys):
+    def stop(line):
+        if line["kind"] == "train" and line["step"] == 5:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.chdir(tmp_path)
+    objects = {"data": own_things.Rows(), "encoder": own_things.Network()}
+    objects["augment"] = lambda row: row + 0.1 * torch.randn(8)
+    stopped = flatnce.train(**objects, name="rows", evaluate=["knn"], report=stop, **QUICK)
+    assert not stopped.finished and not (tmp_path / "runs/rows/report.html").exists()
+    saved._objects.clear()  # as in another process
+    capsys.readouterr()
+    with pytest.raises(ValueError, match="knn"):
+        flatnce.resume("rows", evaluate=["knnn"], **objects)
+    assert flatnce.resume("rows", evaluate=["knn"], **objects).finished
+    said = capsys.readouterr().out
+    assert "epoch 2.0/2" in said and "knn, k = 20" in said and "next: flatnce.load" in said
+    assert (tmp_path / "runs/rows/report.html").is_file()
+    assert len(read_run("runs/rows").results["evaluations"]) == 2
+
+
 # Training.
 
 

@@ -12,12 +12,7 @@ from torch import Tensor
 
 from flatnce.core.contrast import Contrast, contrast_of
 from flatnce.core.control import solve_for_ess
-from flatnce.core.diagnostics.registry import (
-    FUNCTIONS,
-    SATURATED_ROW,
-    Rows,
-    share_of_weights,
-)
+from flatnce.core.diagnostics.registry import FUNCTIONS, SATURATED_ROW, Rows, share_of_weights
 from flatnce.core.faults import raise_or_flag
 from flatnce.core.pairs import Pairs
 from flatnce.messages import check_choice

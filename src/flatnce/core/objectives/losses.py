@@ -253,11 +253,7 @@ def _check_smoothing(label_smoothing: float) -> None:
 
 
 def _checked_logits(
-    input: Tensor,
-    target: Tensor,
-    weight: Tensor | None,
-    reduction: str,
-    label_smoothing: float,
+    input: Tensor, target: Tensor, weight: Tensor | None, reduction: str, label_smoothing: float
 ) -> Tensor:
     """The logits with the classes last; raises on what has no FlatNCE form."""
     for name, value in (("input", input), ("target", target)):

@@ -87,10 +87,7 @@ def _show(found: dict[str, Any], as_json: bool) -> int:
 def _list(options: DataOptions) -> int:
     root = data_root(options.root)
     rows = [
-        {
-            **_describe(entry),
-            "here": not entry.layouts or entry.installed_layout(root) is not None,
-        }
+        {**_describe(entry), "here": not entry.layouts or entry.installed_layout(root) is not None}
         for entry in CATALOG.values()
     ]
     if options.json:

@@ -48,11 +48,7 @@ def run(arguments: list[str]) -> int:
         if repository is not None:
             exporting.check_repository(repository)
         folder = exporting.export(
-            options.run,
-            options.to,
-            options.out,
-            step=options.step,
-            replace=options.replace,
+            options.run, options.to, options.out, step=options.step, replace=options.replace
         )
     except ModuleNotFoundError as error:
         # The message names the missing extra.

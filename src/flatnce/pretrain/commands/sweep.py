@@ -19,12 +19,7 @@ from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.messages import check_fields, format_bytes
 from flatnce.pretrain.commands import Switch
 from flatnce.pretrain.commands.runs import show_runs
-from flatnce.pretrain.commands.train import (
-    option_value,
-    print_help,
-    renamed_in,
-    split_data,
-)
+from flatnce.pretrain.commands.train import option_value, print_help, renamed_in, split_data
 from flatnce.pretrain.runs.folder import SWEEP, find_sweep, new_folder, run_name
 from flatnce.pretrain.runs.listing import over_seeds, summary_of
 from flatnce.pretrain.training.config import TrainConfig, starting_config
@@ -228,9 +223,7 @@ def split_options(
 
 
 def grid_configs(
-    rest: list[str],
-    spans: Mapping[str, list[str]],
-    parse: Callable[[list[str]], TrainConfig],
+    rest: list[str], spans: Mapping[str, list[str]], parse: Callable[[list[str]], TrainConfig]
 ) -> dict[str, TrainConfig]:
     """The runs of a grid by name; the last option changes fastest."""
     count = math.prod(len(values) for values in spans.values())

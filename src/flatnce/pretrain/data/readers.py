@@ -26,14 +26,7 @@ from torch import Tensor
 
 from flatnce.extras import require_extra
 from flatnce.pretrain.data.batches import holdout, shuffled_classes
-from flatnce.pretrain.data.catalog import (
-    DamagedData,
-    Entry,
-    MissingData,
-    data_root,
-    find,
-    is_path,
-)
+from flatnce.pretrain.data.catalog import DamagedData, Entry, MissingData, data_root, find, is_path
 from flatnce.pretrain.data.image_set import FolderSet, ImageSet, member_path
 
 __all__ = ["has_part", "image_files", "is_shards"]

@@ -166,11 +166,7 @@ def extract(
 
 
 def embed_views(
-    encoder: Encoder,
-    image_set: Images,
-    views: Views,
-    channels: int,
-    workers: int | None = None,
+    encoder: Encoder, image_set: Images, views: Views, channels: int, workers: int | None = None
 ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d"]]:
     """Embeddings of two random views of every image, by the frozen encoder."""
     device = next(encoder.parameters()).device

@@ -314,11 +314,7 @@ FORMS = {
     "short": DescentConfig(epochs=10, batch_size=256),
     "long": DescentConfig(epochs=90, batch_size=4096),
     "transfer": DescentConfig(
-        epochs=100,
-        batch_size=512,
-        optimizer="adam",
-        rates=(1e-4, 1e-3, 1e-2, 1e-1),
-        cosine=False,
+        epochs=100, batch_size=512, optimizer="adam", rates=(1e-4, 1e-3, 1e-2, 1e-1), cosine=False
     ),
 }
 """``short`` and ``long`` for Tables 2 and S3, ``transfer`` for Tables 3 and S2."""

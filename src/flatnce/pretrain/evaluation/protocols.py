@@ -413,11 +413,7 @@ TRANSFER_SETS = ("cifar10", "cifar100", "voc2007-top1", "flowers102", "caltech10
 
 
 def plan(
-    names: Sequence[str],
-    own: str,
-    data: Sequence[str] = (),
-    *,
-    root: str | None = None,
+    names: Sequence[str], own: str, data: Sequence[str] = (), *, root: str | None = None
 ) -> list[tuple[str, str]]:
     """Which protocol on which set, checked before any work starts.
 

@@ -146,10 +146,7 @@ def _similarities(bench: Bench, images: AnySet) -> dict[str, Any]:
 
 
 def _neighbours(
-    images: AnySet,
-    rows: Float[Tensor, "n d"],
-    labels: list[int] | None,
-    pictures: bool,
+    images: AnySet, rows: Float[Tensor, "n d"], labels: list[int] | None, pictures: bool
 ) -> dict[str, Any]:
     """Nearest neighbours of a few images; the share of nearest images with the same label."""
     likeness = rows @ rows.T

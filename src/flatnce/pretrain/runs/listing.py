@@ -20,7 +20,15 @@ from typing import Any
 from flatnce.files import is_locked
 from flatnce.messages import did_you_mean
 from flatnce.pretrain.runs.folder import lock_beside
-from flatnce.pretrain.runs.log import CONFIG, FAILURE, METRICS, RESULTS, TRAINING, protocol_name
+from flatnce.pretrain.runs.log import (
+    CONFIG,
+    FAILURE,
+    METRICS,
+    RESULTS,
+    TRAINING,
+    flat_settings,
+    protocol_name,
+)
 
 __all__ = ["Summary", "chosen", "ordered", "over_seeds", "summary_of"]
 
@@ -50,9 +58,7 @@ def _read_summary(directory: Path) -> Summary:
     place = str(directory)
     header = json.loads(_content(place, CONFIG))
     results = json.loads(_content(place, RESULTS) or "{}")
-    kind, sections = header["kind"], header["config"]
-    parts = [one if isinstance(one, dict) else {key: one} for key, one in sections.items()]
-    settings = {key: value for part in parts for key, value in part.items()}
+    kind, settings = header["kind"], flat_settings(header["config"])
     done = "step" in results or (kind != "train" and bool(results))
     lines = {} if done and "last" in results else last_lines(directory / METRICS)
     watched = {**lines.get("watch", {}), **results.get("watch", {})}

@@ -44,16 +44,8 @@ METRICS, RESULTS = "metrics.jsonl", "results.json"
 LOCK = ".results.lock"  # held while the results are read, changed and written
 TRAINING = ".training"  # held while the run is trained, if no lock can be made beside its folder
 # In the folder of a run before its first checkpoint (.DS_Store is macOS's), and afterwards.
-START = {
-    CONFIG,
-    ENVIRONMENT,
-    METRICS,
-    "tensorboard",
-    "wandb",
-    "checkpoints",
-    TRAINING,
-    ".DS_Store",
-}
+START = {CONFIG, ENVIRONMENT, METRICS, TRAINING, ".DS_Store"}
+START |= {"tensorboard", "wandb", "checkpoints"}
 FILES = START | {RESULTS, LOCK, "report.html", "portrait.json", "failure.txt", "exports"}
 
 

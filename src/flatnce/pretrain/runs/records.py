@@ -14,14 +14,7 @@ from flatnce.files import check_format, replace_text
 from flatnce.pretrain.runs.log import Run, add_paper_ess, flat_settings
 from flatnce.pretrain.training.config import BOOKKEEPING, UNMEASURED, DataConfig
 
-__all__ = [
-    "FORMAT_VERSION",
-    "key_of",
-    "read_records",
-    "record_of",
-    "settings_of",
-    "write_record",
-]
+__all__ = ["FORMAT_VERSION", "key_of", "read_records", "record_of", "settings_of", "write_record"]
 
 FORMAT_VERSION = 2  # since 2, a line of metrics has its step
 

@@ -1,8 +1,9 @@
-"""``flatnce.train``: a run by its name and settings; and what follows a training."""
+"""``flatnce.train`` and ``resume``: a run by its name; and what follows a training."""
 
 import os
 from collections.abc import Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from shlex import quote
 from typing import Any
 
@@ -10,13 +11,13 @@ from flatnce.cli.progress import show_progress
 from flatnce.own_code import ARGUMENTS, OwnObjects, is_own
 from flatnce.pretrain.evaluation import evaluate_run, expand
 from flatnce.pretrain.page.run import run_page
-from flatnce.pretrain.runs.folder import new_folder, run_name
+from flatnce.pretrain.runs.folder import find_run, new_folder, run_name
 from flatnce.pretrain.runs.log import Run, read_run
 from flatnce.pretrain.training import loop
 from flatnce.pretrain.training.config import TrainConfig, starting_config
 from flatnce.pretrain.training.saved import read_config
 
-__all__ = ["finish_run", "print_results", "train"]
+__all__ = ["finish_run", "print_results", "resume", "train"]
 
 
 def train(
@@ -57,6 +58,36 @@ def train(
     with show_progress(asked.run.epochs, quiet=quiet) as report:
         directory = new_folder(name or asked.usual_name)
         outcome = loop.train(asked, directory, **{"report": report, **rest})
+    return _finish(outcome, evaluate, quiet)
+
+
+def resume(
+    run: str | Path,
+    *,
+    step: int | None = None,
+    evaluate: Sequence[str] = ("knn", "linear"),
+    quiet: bool = False,
+    **objects: Any,
+) -> loop.Outcome:
+    """Continue a run, evaluate it and write its page, as ``flatnce resume`` does.
+
+    Arguments:
+        run: A run's name in the folder of runs, or its path.
+        step: Continue from this checkpoint and remove later ones; by default the newest.
+        evaluate: Protocols to evaluate with on the test set at the end; may be empty.
+        quiet: Show neither progress nor results.
+        objects: Those that :func:`train` was given, such as ``encoder`` and ``data``.
+    """
+    if evaluate:
+        expand(evaluate)  # refuses an unknown name before training
+    directory, quiet = find_run(run), quiet or find_spec("rich") is None
+    with show_progress(read_config(directory).run.epochs, quiet=quiet) as report:
+        outcome = loop.resume(directory, step=step, **{"report": report, **objects})
+    return _finish(outcome, evaluate, quiet)
+
+
+def _finish(outcome: loop.Outcome, evaluate: Sequence[str], quiet: bool) -> loop.Outcome:
+    """Evaluate a finished run, write its page, and print the results."""
     if not outcome.finished or int(os.environ.get("RANK", "0")) > 0:
         return outcome  # the first process of torchrun does the rest
     failure = finish_run(outcome, evaluate)
