@@ -48,8 +48,7 @@ def check_replaceable(where: str, what: str, is_own: bool, replace: bool) -> Non
         )
     if not replace:
         raise ValueError(
-            f"{where} already holds {what}; name a new folder, or ask for it to be replaced "
-            "(replace=True, --replace)"
+            f"{where} already holds {what}; name a new folder, or replace it (replace=True)"
         )
 
 

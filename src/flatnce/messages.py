@@ -2,6 +2,8 @@
 
 import difflib
 import math
+import shutil
+import textwrap
 from collections.abc import Iterable, Mapping
 from html import escape
 
@@ -14,6 +16,7 @@ __all__ = [
     "duration_text",
     "format_bytes",
     "html_card",
+    "wrapped",
 ]
 
 
@@ -58,6 +61,13 @@ def did_you_mean(
     near = difflib.get_close_matches(name, list(known), n=most, cutoff=cutoff)
     hint = f"did you mean {' or '.join(map(repr, near))}?" if near else otherwise
     return " ".join(filter(None, (hint, then)))
+
+
+def wrapped(text: str, start: str = "", then: str = "") -> str:
+    """The text in lines that fit the terminal, of at most 80 characters."""
+    width = min(80, max(40, shutil.get_terminal_size().columns))
+    look = textwrap.TextWrapper(width, start, then, break_on_hyphens=False, break_long_words=False)
+    return look.fill(text)
 
 
 def html_card(title: str, facts: Mapping[str, object], items: Iterable[str] = ()) -> str:

@@ -1,6 +1,7 @@
 import inspect
 import io
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from flatnce.core.diagnostics.registry import DIAGNOSTICS
 from forked import Forked, wait_for_lines
 from made_runs import write_run
 
+HELPS = ("--help", "--help-all")
 # Two seconds, torch's import included.
 TINY = "--steps 4 --every 2 --seeds 2 --candidates 4 8 --width 8 --pool 64".split()
 
@@ -151,6 +153,45 @@ def test_the_short_help_lists_the_options_where_there_are_no_source_files(monkey
     monkeypatch.setattr(inspect, "getsource", Mock(side_effect=absent))
     assert main(["evaluate", "--help"]) == 0
     assert "--protocol linear" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_every_help_fits_a_terminal_of_80_columns(monkeypatch, encoding):
+    monkeypatch.setenv("COLUMNS", "80")
+    for typed in (["--help"], *([name, one] for name in COMMANDS for one in HELPS)):
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding))
+        assert main(typed) == 0
+        sys.stdout.seek(0)
+        lines = sys.stdout.read().splitlines()
+        assert len(lines) > 5 and [line for line in lines if len(line) > 80] == []
+        boxed = {len(line) for line in lines if line[:1] in ("╭", "│", "╰")}
+        assert len(boxed) <= (encoding == "utf-8"), "a box is out of shape"
+
+
+def test_the_help_has_no_defaults_that_say_nothing(capsys):
+    for name in ("report", "export", "compare", "doctor", "reproduce"):
+        assert main([name, "--help"]) == 0
+        shown = capsys.readouterr().out
+        said = " ".join(shown.replace("│", "").split())
+        assert not re.search(r"\(default: ?(None|False|True|'')?\)|\{None\}", said)
+        assert "--json" in said
+    assert main(["report", "--help"]) == 0 and "(default: auto)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("typed", ["train DATA", "sweep DATA", "evaluate RUN", "mi FILE"])
+def test_a_command_without_arguments_says_in_one_line_what_is_missing(capsys, typed):
+    command, what = typed.split()
+    assert main([command]) == 2
+    shown = capsys.readouterr()
+    said = f"flatnce {command}: {what} is missing; see `flatnce {command} --help`\n"
+    assert (shown.out, shown.err) == ("", said)
+
+
+def test_a_verdict_is_wrapped_at_80_columns_and_a_path_is_not(capsys):
+    path = "/".join(["folder"] * 20)
+    print_verdict(f"{path}: ", "saturated since step 2", ": " + "MI 3.03 of 4.84 nats " * 5)
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first.startswith(path) and rest and max(map(len, rest)) <= 80
 
 
 def test_a_line_on_a_terminal_is_not_read_as_markup(monkeypatch):

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flatnce.environment import plain
+from flatnce.messages import wrapped
 
 __all__ = ["column_lines", "console_of", "live_line", "print_json", "print_verdict", "text_table"]
 
@@ -112,7 +113,9 @@ def live_line(*, quiet: bool = False, log: bool = True) -> Iterator[tuple[Update
 def print_verdict(before: str, verdict: str, after: str = "") -> None:
     """Print a verdict, in colour on a terminal unless NO_COLOR is set."""
     kind = verdict.partition(" since ")[0]
-    shown = Text.assemble(before, (verdict, STYLES.get(kind, "red")), after)
+    lines = f"{before}{verdict}{after}".split("\n")
+    shown = Text("\n".join(map(wrapped, lines)))  # a line ends in place of a space
+    shown.stylize(STYLES.get(kind, "red"), len(before), len(before + verdict))
     console_of().print(shown, soft_wrap=True)
 
 

@@ -8,15 +8,14 @@ import inspect
 import io
 import re
 import shlex
-import shutil
-import textwrap
+import sys
 import types
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import is_dataclass
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from flatnce.messages import did_you_mean
+from flatnce.messages import did_you_mean, wrapped
 from flatnce.toml_files import read_toml
 
 __all__ = ["ALIASES", "as_typed", "own_arguments", "parse_options"]
@@ -101,19 +100,20 @@ def parse_options(
     line = ["--help" if one == "--help-all" else one for one in line]
     given: dict[str, Any] = {} if default is None else {"default": default}
     given |= {"prog": f"flatnce {command}", "args": line, "config": form_of(kind)}
-    # tyro wraps what is said of the options, and not this.
-    parts = (inspect.getdoc(kind) or "").partition("Arguments:")[0].strip().split("\n\n")
-    width = min(80, shutil.get_terminal_size().columns)
-    given["description"] = "\n\n".join(textwrap.fill(part, width) for part in parts)
-    if {"-h", "--help"} & set(line):
-        return tyro.cli(kind, **given)
-    said = io.StringIO()
+    given["description"] = (inspect.getdoc(kind) or "").partition("Arguments:")[0].strip()
+    helps = bool({"-h", "--help"} & set(line))
+    # tyro draws lines as the encoding allows.
+    said = io.TextIOWrapper(io.BytesIO(), sys.stdout.encoding, "spell", newline="")
     try:
-        with redirect_stderr(said):
+        with redirect_stdout(said) if helps else redirect_stderr(said):
             return tyro.cli(kind, **given)
     except SystemExit as stop:
+        said.seek(0)
+        if helps:
+            print(_tidied(said.read(), "preset" in leaves(kind)), end="")
+            raise
         hint = f"`flatnce {command.split()[0]} --help-all` lists the options"
-        raise ValueError(_one_line(said.getvalue(), stop, leaves(kind), line, hint)) from stop
+        raise ValueError(_one_line(said.read(), stop, leaves(kind), line, hint)) from stop
 
 
 def forget_options() -> None:
@@ -144,6 +144,17 @@ def as_typed(message: str) -> str:
     names = "|".join(sorted(_typed, key=len, reverse=True))
     pattern = rf"(?<![\w.-])({names})=({VALUE})|{OTHER}"
     return re.sub(pattern, option, message) if names else message
+
+
+def _tidied(text: str, has_preset: bool) -> str:
+    """A help in lines of a terminal, its boxes in shape, without defaults that say nothing."""
+    if not has_preset:  # which an option may have to unset
+        unset = r"\(default:[\s│]*(?:None|False|True|'')?\)"
+        text = re.sub(unset, lambda got: re.sub(r"[^\s│]", " ", got[0]), text)
+        text = re.sub(r"{None}\|(\S+)", r"\1       ", text)
+        text = re.sub(r"^│ +│\n", "", text, flags=re.M)
+    free = re.compile(r"^[^╭│╰\n].*", re.M)  # tyro wraps what is said of the options only
+    return free.sub(lambda got: wrapped(got[0], then="  " * (got[0][:5] == "usage")), text)
 
 
 def _one_line(

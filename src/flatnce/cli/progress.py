@@ -33,6 +33,7 @@ def show_progress(
                 say(warning)
 
         yield report
+        say("")
 
 
 def warning_of(line: Mapping[str, Any], name: str = "") -> str:

@@ -2,15 +2,15 @@
 
 import inspect
 import re
-import sys
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from flatnce.messages import wrapped
+
 __all__ = ["print_short_help"]
 
-WIDTH, INDENT = 80, 28
+INDENT = 28
 
 
 def descriptions(options: Any) -> dict[str, tuple[Any, str]]:
@@ -34,24 +34,23 @@ def print_short_help(
     sections: Mapping[str, Iterable[tuple[str, str]]],
     more: str = "",
 ) -> int:
-    """Print usage, the main options with their defaults, then lists by heading.
-
-    Return the exit code: 0, or 2 for a command that was called without arguments.
-    """
+    """Print usage, the main options with their defaults, then lists by heading; return 0."""
+    command, what = usage.split()[1:3]
+    if not arguments:
+        raise ValueError(f"{what} is missing; see `flatnce {command} --help`")
     every = descriptions(options)
     summary = (inspect.getdoc(type(options)) or "").splitlines()[0]
-    lines = [f"usage: {usage}", "", *textwrap.wrap(summary, WIDTH), ""]
+    lines = [f"usage: {usage}", "", wrapped(summary), ""]
     lines.append("main options (with their defaults):")
     for name in names:
         value, text = every[name]
-        lines += _entry("--" + name.replace("_", "-") + _shown(value), text)
+        lines.append(_entry("--" + name.replace("_", "-") + _shown(value), text))
     for heading, rows in sections.items():
         lines += ["", f"{heading}:"]
-        lines += [line for name, text in rows for line in _entry(name, text, 20)]
-    command = " ".join(usage.split()[:2])
-    lines += ["", f"{command} --help-all    all {len(every)} options"]
-    print("\n".join(lines) + more, file=sys.stdout if arguments else sys.stderr)
-    return 0 if arguments else 2
+        lines += [_entry(name, text, 20) for name, text in rows]
+    lines += ["", f"flatnce {command} --help-all    all {len(every)} options"]
+    print("\n".join(lines) + more)
+    return 0
 
 
 def _said(kind: type) -> dict[str, str]:
@@ -77,8 +76,7 @@ def _shown(value: Any) -> str:
     return f" {value}"
 
 
-def _entry(name: str, text: str, indent: int = INDENT) -> list[str]:
+def _entry(name: str, text: str, indent: int = INDENT) -> str:
     """A name and what is said of it, whole, in lines of a narrow terminal."""
     first = f"  {name} ".ljust(indent)
-    wrapper = textwrap.TextWrapper(WIDTH, first, " " * indent, break_on_hyphens=False)
-    return wrapper.wrap(text) or [first.rstrip()]
+    return wrapped(text, first, " " * indent) or first.rstrip()

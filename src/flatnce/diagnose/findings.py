@@ -4,12 +4,11 @@ This module imports no torch: ``flatnce doctor`` also reports a torch that canno
 """
 
 import math
-import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from flatnce.messages import html_card
+from flatnce.messages import html_card, wrapped
 from flatnce.toml_files import read_toml
 
 _CATALOGUE = read_toml(__file__, "findings.toml")
@@ -63,16 +62,16 @@ class Diagnosis:
         """The diagnosis on a few lines, for a terminal."""
         lines = [f"{self.subject}: {self.verdict}"]
         if shown := _shown(self.numbers):
-            lines += _wrapped(shown, "  ")
+            lines.append(wrapped(shown, "  ", "  "))
         for finding in self.findings:
             since = "" if finding.since is None else f" (since step {finding.since:,})"
-            lines += ["", *_wrapped(f"{finding.kind}{since}: {finding.evidence}", "")]
+            lines += ["", wrapped(f"{finding.kind}{since}: {finding.evidence}", then="  ")]
             for number, remedy in enumerate(finding.remedies, start=1):
-                lines += _wrapped(remedy, f"  {number}. ")
+                lines.append(wrapped(remedy, f"  {number}. ", "     "))
         if self.unknown:
             lines += ["", "not known:"]
             for reason in self.unknown:
-                lines += _wrapped(reason, "  - ")
+                lines.append(wrapped(reason, "  - ", "    "))
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -119,8 +118,3 @@ def _shown(numbers: Mapping[str, Any]) -> str:
         if isinstance(value := numbers.get(key), int | float) and math.isfinite(value):
             said.append(words.format(value))
     return ", ".join(said)
-
-
-def _wrapped(text: str, start: str) -> list[str]:
-    indent = " " * max(len(start), 2)
-    return textwrap.wrap(text, 92, initial_indent=start, subsequent_indent=indent)

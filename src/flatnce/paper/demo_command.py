@@ -7,6 +7,7 @@ import tyro
 
 from flatnce.cli.console import console_of, live_line, print_json, text_table
 from flatnce.cli.options import parse_options
+from flatnce.messages import wrapped
 from flatnce.paper.demo_config import DemoConfig
 
 
@@ -45,6 +46,8 @@ def run(arguments: list[str]) -> int:
         text_table(table.header, table.rows, left=2, title=table.caption, caption=caption)
     )
     for finding in results["findings"]:
-        console.print(f"\n[bold]{finding['topic']}.[/bold] {finding['text']}")
+        topic = f"{finding['topic']}."
+        said = wrapped(f"{topic} {finding['text']}")
+        console.print("\n" + said.replace(topic, f"[bold]{topic}[/bold]", 1), soft_wrap=True)
     print(f"\nDone in {results['seconds']:.0f} s. The curves: {page}")
     return 0

@@ -25,7 +25,7 @@ class DemoConfig:
     every: int = 150  # Steps between two evaluations.
     pool: int = 2048  # Held-out pairs to find partners among.
     first_seed: int = 0  # Seeds count up from here.
-    # Also run two cases at inverse temperature 5, where FlatNCE does not help.
+    # --no-contrary leaves out two cases at inverse temperature 5, where FlatNCE does not help.
     contrary: bool = True
 
     def __post_init__(self) -> None:

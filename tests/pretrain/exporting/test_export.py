@@ -138,7 +138,7 @@ def test_a_checkpoint_is_exported_into_the_folder_of_its_run(tmp_path, step, nam
 def test_a_second_export_replaces_the_first_only_on_request(tmp_path, small):
     out = export(small, "torch", tmp_path / "out")
     before = (out / "model.safetensors").read_bytes()
-    with pytest.raises(ValueError, match=r"already holds an export.*--replace"):
+    with pytest.raises(ValueError, match=r"already holds an export.*replace=True"):
         export(small, "torch", out)
     assert (out / "model.safetensors").read_bytes() == before
     assert export(make_trained(step=60), "torch", out, replace=True) == out

@@ -1,7 +1,6 @@
 """``flatnce compare``: contrasts of runs within equal other settings, paired by seed."""
 
 import itertools
-import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ import tyro
 
 from flatnce.cli.console import column_lines, print_json
 from flatnce.cli.options import parse_options
+from flatnce.messages import wrapped
 from flatnce.pretrain.commands import RunNames
 from flatnce.pretrain.runs.folder import named_runs
 from flatnce.report.charts import write_figures
@@ -108,7 +108,7 @@ def difference_lines(found: "Comparison") -> list[str]:
     others = dict.fromkeys(one.measure.label for one in found.contrasts)
     del others[main[0].measure.label]
     also = f"The page and --json also have: {'; '.join(others)}."
-    return [*lines, "", *textwrap.wrap(also, 80)] if others else lines
+    return [*lines, "", wrapped(also)] if others else lines
 
 
 def publish(

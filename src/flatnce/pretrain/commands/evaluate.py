@@ -1,6 +1,5 @@
 """``flatnce evaluate``: a run by one or several protocols, as a table or as JSON."""
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -10,6 +9,7 @@ import tyro
 from flatnce.cli.console import console_of, live_line, print_json, text_table
 from flatnce.cli.options import parse_options
 from flatnce.cli.short_help import print_short_help
+from flatnce.messages import wrapped
 from flatnce.pretrain.commands import RunName
 from flatnce.pretrain.evaluation import PURPOSES, Options, expand
 from flatnce.pretrain.runs.folder import find_run
@@ -73,8 +73,7 @@ def run(arguments: list[str]) -> int:
     results_table(found)
     print()
     for name in expand(options.protocol):
-        wrapped = textwrap.fill(f"{name}: {PURPOSES[name]}", 80, subsequent_indent="  ")
-        print(wrapped)
+        print(wrapped(f"{name}: {PURPOSES[name]}", then="  "))
     print(f"\nadded to {directory / 'results.json'} and {page}")
     return 0
 
@@ -84,10 +83,9 @@ def results_table(results: Sequence[Mapping[str, Any]]) -> None:
     console = console_of()
     step = {result.get("step") for result in results}
     after = f" at step {step.pop():,}" if len(step) == 1 and None not in step else ""
-    # Not the title of the table, which would be wrapped to its width.
     said = "top-1 accuracy in per cent unless it says otherwise, with 95 % intervals."
     measured_on, note = tested_on(results)
-    console.print(f"{measured_on}{after}: {said}", soft_wrap=True)
+    print(wrapped(f"{measured_on}{after}: {said}"), flush=True)
     header = ("protocol", "data", "score", "interval", "top-5", "test images", "seconds")
     console.print(text_table(header, [result_row(result) for result in results], left=2))
     if note:

@@ -19,11 +19,10 @@ class ReportOptions:
     """Write one offline page about a run; of several runs, the page that compares them."""
 
     runs: RunNames  # Names in runs/, or paths; a sweep stands for all its runs.
-    # Inspect the encoder (similarities, 2-D picture, nearest neighbours); --no-portrait
-    # leaves it out.
-    portrait: bool = True
+    # Do not inspect the encoder (similarities, 2-D picture, nearest neighbours).
+    no_portrait: bool = False
     images: int = 1000  # Images of the test set to inspect it by.
-    pictures: bool = True  # Keep small pictures of neighbours; --no-pictures keeps their labels.
+    no_pictures: bool = False  # Show the labels of neighbours without small pictures.
     step: int | None = None  # Which checkpoint to inspect; the newest by default.
     device: str = "auto"  # auto, cpu, cuda or cuda:1.
     # Where the page goes.
@@ -52,8 +51,8 @@ def _inspect(directory: Path, options: ReportOptions) -> str:
     """Inspect the encoder; the reason if that is not possible and no step was named."""
     from flatnce.pretrain.page.inspection import inspect_encoder, is_current
 
-    asked: dict[str, Any] = {"images": options.images, "pictures": options.pictures}
-    if not options.portrait or is_current(directory, options.step, **asked):
+    asked: dict[str, Any] = {"images": options.images, "pictures": not options.no_pictures}
+    if options.no_portrait or is_current(directory, options.step, **asked):
         return ""
     try:
         inspect_encoder(directory, **asked, step=options.step, device=options.device)

@@ -1,9 +1,7 @@
 """``flatnce runs``: list the runs, show one of them, or delete some."""
 
 import shlex
-import shutil
 import sys
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +11,7 @@ import tyro
 
 from flatnce.cli.console import column_lines, print_json
 from flatnce.cli.options import parse_options
-from flatnce.messages import duration_text, format_bytes
+from flatnce.messages import duration_text, format_bytes, wrapped
 from flatnce.pretrain.commands import Switch
 from flatnce.pretrain.runs.folder import (
     delete,
@@ -150,10 +148,9 @@ def _show(directory: Path, as_json: bool) -> int:
         "device": found.environment.get("device"),
         "exports": ", ".join(exports),
     }
-    room = shutil.get_terminal_size().columns
     for key, value in facts.items():
         if value:
-            print(textwrap.fill(f"{key:<13} {value}", room, subsequent_indent=" " * 14))
+            print(wrapped(f"{key:<13} {value}", then=" " * 14))
     then = "resume" if row["state"] in ("stopped", "failed") else "report"
     print(f"next: flatnce {then} {name}    flatnce doctor {name}")
     return 0

@@ -159,7 +159,6 @@ def _sweep(configs: Mapping[str, TrainConfig], directory: Path, options: SweepOp
         images = sum(run.taken * run.config.run.batch_size for run in runs)
         print_json({**found, "seconds": seconds, "images": images})
     else:
-        print()
         show_runs(rows, over_seeds(rows))
         _print_end(runs, directory, seconds)
     states = {run.state for run in runs}

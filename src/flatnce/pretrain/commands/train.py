@@ -36,7 +36,7 @@ MAIN_OPTIONS = (
     *("seed", "micro_batch", "precision", "device", "devices", "name", "evaluate", "preset"),
     *("dry_run", "quiet", "json"),
 )
-USAGE = "flatnce train DATA [OPTIONS]\nexample: flatnce train cifar10 --batch-size 32"
+USAGE = "flatnce train DATA [OPTIONS]\nexample: flatnce train digits --batch-size 32"
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ def sweep_progress(configs: Mapping[str, TrainConfig], *, quiet: bool) -> Iterat
             update(board.table())
 
         yield report
+        say("")
 
 
 class Board:
