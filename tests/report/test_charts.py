@@ -116,6 +116,13 @@ def test_ticks_cover_the_range_with_round_steps(low, high):
     assert min(ticks) <= low and max(ticks) >= high and 3 <= len(ticks) <= 12
 
 
+@pytest.mark.parametrize("values", [[1.0, 1.0], [0.97, 1.0]])
+def test_a_share_ends_at_100_per_cent(values):
+    chart = lines(lines=[Line("kNN", [0.0, 1.0], values)], y=Axis("accuracy (%)", factor=100.0))
+    ticks = [float(word) for word in words(chart) if re.fullmatch(r"[\d.]+", word)]
+    assert max(ticks) == 100.0
+
+
 def test_a_logarithmic_axis_has_powers_of_ten():
     given = [Line("a", [0.003, 0.2], [1.0, 2.0])]
     chart = lines(lines=given, x=Axis("rate", logarithmic=True))

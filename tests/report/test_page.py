@@ -59,3 +59,10 @@ def test_narrow_windows_hide_nothing():
     narrow = re.findall(r"@media \(max-width.*?\n}", css, re.DOTALL)
     assert len(narrow) == 2 and not any("none" in block or "hidden" in block for block in narrow)
     assert re.search(r"tbody th { [^}]*white-space: normal", css)
+
+
+def test_a_table_of_seven_columns_is_stacked_on_a_narrow_window():
+    for columns, stacked in ((7, True), (3, False)):
+        table = Table("T", ["a"] * columns, [["1"] * columns])
+        page = render_page(Page("T", "", [Section("S", table=table)], {}))
+        assert (re.search("<table [^>]*stacked", page) is not None) == stacked

@@ -349,7 +349,7 @@ def _label(axes: Any, side: str, axis: Axis) -> None:
 
 
 def _limit(axes: Any, side: str, axis: Axis) -> None:
-    """Ticks and lower end, after the data are drawn."""
+    """Ticks and ends, after the data are drawn; a share ends at 100 %."""
     if axis.ticks is not None:
         getattr(axes, f"{side}axis").set_ticks(axis.scaled(axis.ticks))
     if axis.low is not None:
@@ -357,6 +357,9 @@ def _limit(axes: Any, side: str, axis: Axis) -> None:
         # Values that are all at the lower end would be drawn in the middle of a tiny range.
         flat = getattr(axes.dataLim, f"{side}1") <= low
         getattr(axes, f"set_{side}lim")(low, low + axis.factor if flat else high)
+    low, high = getattr(axes, f"get_{side}lim")()
+    if axis.factor == 100.0 and getattr(axes.dataLim, f"{side}1") <= 100.0 < high:
+        getattr(axes, f"set_{side}lim")(low, 100.0)
 
 
 def _short(axis: Axis, values: Any) -> Any:

@@ -87,7 +87,7 @@ def test_a_sweep_is_added_to_and_pointed_at(capsys):
     more = "sweep digits --batch-size 300 700 --seed 0 1 --name s --watch-every 0".split()
     more += [*QUICK, "--resume"]
     assert main([*more, "--dry-run"]) == 0
-    assert "4 runs, 12 steps in all, 4 at once" in capsys.readouterr().out
+    assert "4 runs, 2 of them finished, 6 steps left, 4 at once" in capsys.readouterr().out
     assert main(more) == 0
     shown = capsys.readouterr().out
     assert "trained 2 of 4 runs" in shown and "mean over seeds" in shown

@@ -4,12 +4,15 @@ import json
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
 from flatnce.cli import main
+from flatnce.pretrain.runs.folder import run_lock
 from flatnce.pretrain.runs.log import read_run
 from forked import Forked, wait_for_lines
+from made_runs import write_run
 from tiny_sets import write_image
 
 QUICK = "--epochs 1 --batch-size 192 --pool 64 --no-tensorboard --device cpu --view-size 4".split()
@@ -149,3 +152,18 @@ def test_images_without_labels_are_trained_on_and_not_evaluated(capsys, tmp_path
     shown = capsys.readouterr().out
     assert "these images have none" in shown and "not evaluated" not in shown
     assert "knn" not in read_run("runs/flat").results["watch"]
+
+
+def test_a_run_that_another_process_trains_is_not_said_to_go_on(capsys):
+    run = write_run(Path("runs/first"), finished=False)
+    (run / "checkpoints" / "4").mkdir(parents=True)
+    with run_lock(run):
+        assert main(["resume", "first"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == "" and "is being trained by another process" in shown.err
+
+
+def test_the_first_line_of_a_quiet_run_is_its_result(capsys):
+    assert main(["train", "digits", "--quiet", "--evaluate", "--name", "calm", *QUICK]) == 0
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert " steps in " in first and max(map(len, [first, *rest])) <= 80

@@ -144,8 +144,11 @@ def test_a_condition_that_means_nothing_is_refused(runs, typed, said):
         chosen(summaries(runs), [typed])
     with pytest.raises(ValueError, match="did you mean 'linear'"):
         ordered(summaries(runs), "liner")
-    with pytest.raises(ValueError, match=r"--sort scores: .*; there are .*, linear, loss, "):
+    with pytest.raises(ValueError, match=r"--sort scores: .*; did you mean .*runs --json"):
         ordered(summaries(runs), "scores")
+    with pytest.raises(ValueError, match=r"--where foo: .* has all names") as refused:
+        chosen(summaries(runs), ["foo=3"])
+    assert len(str(refused.value)) < 200, "only the nearest names"
 
 
 def test_runs_are_sorted_by_any_number_and_those_without_come_last(runs):

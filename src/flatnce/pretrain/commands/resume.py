@@ -13,7 +13,7 @@ from flatnce.messages import check_fields
 from flatnce.pretrain.commands import RunName, Switch
 from flatnce.pretrain.commands.train import RENAMED, evaluate_and_report
 from flatnce.pretrain.evaluation import expand
-from flatnce.pretrain.runs.folder import find_run
+from flatnce.pretrain.runs.folder import find_run, run_lock
 from flatnce.pretrain.runs.log import read_run
 
 
@@ -45,7 +45,8 @@ def run(arguments: list[str]) -> int:
     from flatnce.pretrain.training.processes import is_launched
     from flatnce.pretrain.training.saved import CHECKPOINTS, read_config, run_status
 
-    config, status = read_config(directory), run_status(directory)
+    with run_lock(directory):  # another process may be about to finish it
+        config, status = read_config(directory), run_status(directory)
     quiet = options.json or options.quiet
     if status.finished and options.step is None:
         if not quiet:

@@ -79,13 +79,13 @@ def run(arguments: list[str]) -> int:
     directory = new_folder(options.name or usual)
     is_there = (directory / SWEEP).is_file()
     if options.dry_run:
-        return _show_plan(configs, options)
+        return _show_plan(configs, options, directory)
     if is_there and not options.resume:
         raise ValueError(
             f"{directory} already holds a sweep; continue it (`flatnce sweep --resume "
             f"{quote(run_name(directory))}`), or give this one another --name"
         )
-    return _sweep(configs, directory, options)
+    return _sweep(configs, options, directory)
 
 
 def _resume(arguments: list[str]) -> int:
@@ -106,17 +106,18 @@ def _resume(arguments: list[str]) -> int:
             f"the sweep again with more values, --name {name} and --resume"
         )
     options = _options(rest, first)
-    return _show_plan(configs, options) if options.dry_run else _sweep(configs, directory, options)
+    return (_show_plan if options.dry_run else _sweep)(configs, options, directory)
 
 
 def _options(line: list[str], start: TrainConfig) -> SweepOptions:
     return parse_options(SweepOptions, "sweep DATA", line, SweepOptions(start))
 
 
-def _show_plan(configs: Mapping[str, TrainConfig], options: SweepOptions) -> int:
-    """Print the runs of a sweep and what they need; return the exit code."""
+def _show_plan(configs: Mapping[str, TrainConfig], options: SweepOptions, directory: Path) -> int:
+    """Print the runs of a sweep and what they need, less what is done; return the exit code."""
     from flatnce.pretrain.sweeping.sweep import plan_sweep
     from flatnce.pretrain.training.images import shared_images
+    from flatnce.pretrain.training.saved import run_status
 
     with shared_images():
         plan = plan_sweep(configs, options.at_once)
@@ -124,16 +125,19 @@ def _show_plan(configs: Mapping[str, TrainConfig], options: SweepOptions) -> int
         plain = {name: config.plain() for name, config in configs.items()}
         print_json({"runs": plain, "at_once": plan.at_once, "bytes": plan.bytes})
         return 0
+    begun = [name for name in configs if (directory / name / "config.json").is_file()]
+    taken = [run_status(directory / name) for name in begun]
+    done, left = sum(one.finished for one in taken), plan.steps - sum(one.step for one in taken)
     print("\n".join(configs))
     print(
-        f"\n{len(configs)} runs, {plan.steps:,} steps in all, {plan.at_once} at once "
-        f"on {plan.device}\nthe largest is expected to take {format_bytes(plan.bytes)} beside the "
-        "images"
+        f"\n{len(configs)} runs, {f'{done} of them finished, ' * bool(done)}{left:,} steps "
+        f"{'left' if begun else 'in all'}, {plan.at_once} at once on {plan.device}\n"
+        f"the largest is expected to take {format_bytes(plan.bytes)} beside the images"
     )
     return 0
 
 
-def _sweep(configs: Mapping[str, TrainConfig], directory: Path, options: SweepOptions) -> int:
+def _sweep(configs: Mapping[str, TrainConfig], options: SweepOptions, directory: Path) -> int:
     from flatnce.pretrain.sweeping.display import sweep_progress
     from flatnce.pretrain.sweeping.sweep import sweep
 

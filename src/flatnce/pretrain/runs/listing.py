@@ -183,8 +183,8 @@ def _column(option: str, name: str, runs: Sequence[Summary]) -> list[Any]:
     known = found if option == "--where" else found.keys() - groups
     if rows and key not in known and name not in known:
         names = sorted(found.keys() - groups - {"directory"})
-        there = f"there are {', '.join(names)}"
-        hint = there if key in groups else did_you_mean(name, names, there)
+        every = "`flatnce runs --json` has all names"
+        hint = did_you_mean(name, names, then=every, cutoff=0.3, most=4)
         raise ValueError(f"{option} {name}: no run has such a number or text; {hint}")
     return [row.get(key, row.get(name)) for row in rows]
 
