@@ -89,7 +89,7 @@ def results_table(results: Sequence[Mapping[str, Any]]) -> None:
     header = ("protocol", "data", "score", "interval", "top-5", "test images", "seconds")
     console.print(text_table(header, [result_row(result) for result in results], left=2))
     if note:
-        console.print(note, highlight=False)
+        print(wrapped(note))
 
 
 def result_row(result: Mapping[str, Any]) -> list[str]:
