@@ -2,13 +2,16 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 
 import pytest
 
 from estimates import ESTIMATE
 from flatnce.mi.best import BestEstimate
+from flatnce.mi.page import mi_page
 from flatnce.mi.result import p_value_in_words
+from flatnce.mi.studies import Comparison
 
 
 def answer(**changes):
@@ -53,6 +56,19 @@ def test_bits_are_nats_by_the_log_of_two():
     assert answer().bits == pytest.approx(4.84 / math.log(2))
     assert answer().plain("bits")["estimate"] == pytest.approx(4.84 / math.log(2))
     assert answer().plain("bits")["readouts"]["smile"]["value"] == pytest.approx(5.4 / math.log(2))
+
+
+def test_nothing_below_zero_is_printed_and_json_says_what_it_clipped(tmp_path):
+    below = {name: replace(one, nats=-0.3) for name, one in ESTIMATE.readouts.items()}
+    found = answer(nats=-0.3, lower=0.0, readouts=below, baselines={"ksg": -0.02}, history=())
+    page = mi_page(found, tmp_path / "page.html").read_text(encoding="utf-8")
+    text = re.sub(r"<[^>]*>", " ", page[page.index("What it means") : page.index("The data")])
+    other = replace(classical(), nats=-0.02)
+    table = Comparison({"auto": found, "ksg": other}).table()
+    for shown in (found.summary(), found._repr_html_(), text, other.sentence(), table):
+        assert "0.0" in shown and not re.search(r"[-−]0\.", shown)
+    assert found.plain()["estimate"] == 0 and found.plain()["estimate_unclipped"] == -0.3
+    assert found.nats == found.plain()["readouts"]["infonce"]["value"] == -0.3
 
 
 def test_a_classical_answer_has_no_limit():

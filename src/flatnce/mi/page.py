@@ -147,7 +147,7 @@ def _training(shown: Mapping[str, Any]) -> Section | None:
         [] if shown["ceiling"] is None else [Reference("ceiling", shown["ceiling"])],
     )
     numbers = [
-        (line.label, f"{step:,.0f}", _number(value))
+        (line.label, f"{step:,.0f}", _number(value, -math.inf))
         for line in lines
         for step, value in zip(line.x, line.y, strict=True)
     ]
@@ -156,5 +156,5 @@ def _training(shown: Mapping[str, Any]) -> Section | None:
     return Section("Training", [Paragraph(TEXTS["training"])], figures=[figure])
 
 
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}".replace("-", "−")
+def _number(value: float | None, least: float = 0.0) -> str:
+    return "–" if value is None else f"{max(value, least):.3f}".replace("-", "−")

@@ -35,7 +35,7 @@ class Estimate:
     """
 
     #: the estimate: a lower bound in expectation, read on rows that neither trained nor stopped
-    #: nor calibrated the critic
+    #: nor calibrated the critic; by chance it may be below 0, which is printed as 0
     nats: float
     method: str  #: how the critic was trained
     readout: str  #: name of the read-out that ``nats`` is
@@ -87,7 +87,7 @@ class Estimate:
         factor = unit_factor(unit)
         if not math.isfinite(self.lower):
             return f"I(X;Y) ≈ {_number(self.nats * factor)} {unit} ({self.method}; no lower limit)"
-        estimate, decimals = _with_error(max(self.nats, 0) * factor, self.standard_error * factor)
+        estimate, decimals = _with_error(self.nats * factor, self.standard_error * factor)
         # Rounded down, so that a limit is never shown larger than it is.
         least = math.floor(self.lower * factor * 10**decimals + 1e-9) / 10**decimals
         lower, evidence = _number(least, decimals), p_value_in_words(self.p_value)
@@ -112,12 +112,11 @@ class Estimate:
             lines += ["", f"Best estimate: {how} ({self.best.why})."]
         primary = self.readouts.get(self.readout)
         if primary is not None:
-            value, _ = _with_error(max(primary.nats, 0) * factor, primary.standard_error * factor)
+            value, _ = _with_error(primary.nats * factor, primary.standard_error * factor)
             on = f"on {self.split['test']} rows that it never saw"
             most = f"at most {_number(self.ceiling * factor)}"
-            lines.append(
-                f"Certified: the critic's bound ({primary.name}) is {value} {on}, {most}."
-            )
+            known = "Not certified" if self.flagged("dependent") else "Certified"
+            lines.append(f"{known}: the critic's bound ({primary.name}) is {value} {on}, {most}.")
         if self.baselines:
             dependent = self.settings.get("groups") or self.settings.get("blocks")
             how = "no bounds; every row taken as independent" if dependent else "no bounds"
@@ -140,7 +139,8 @@ class Estimate:
         return {
             "sentence": self.sentence(unit),
             "unit": unit,
-            "estimate": number(self.nats),
+            "estimate": number(max(self.nats, 0.0)),
+            "estimate_unclipped": number(self.nats),
             **plain({name: value for name, value in vars(self).items() if name != "nats"}),
             **{name: number(vars(self)[name]) for name in ("standard_error", "lower", "ceiling")},
             "best": None if self.best is None else self.best.plain(factor),
@@ -186,10 +186,9 @@ def unit_factor(unit: str) -> float:
 
 
 def _number(value: float, decimals: int = 2) -> str:
-    if abs(value) >= 1000:
-        return f"{value:.3g}"
-    shown = f"{value:.{decimals}f}"
-    return shown.removeprefix("-") if float(shown) == 0 else shown
+    """Format a number; no information is below 0, so nothing smaller is printed."""
+    value = max(value, 0.0)
+    return f"{value:.3g}" if value >= 1000 else f"{value:.{decimals}f}"
 
 
 def _with_error(value: float, error: float) -> tuple[str, int]:

@@ -46,7 +46,8 @@ def _p_cell(value: float) -> str:
 def _record(estimate: Estimate) -> dict[str, Any]:
     names = ("standard_error", "lower", "ceiling", "p_value", "permutations", "seconds")
     return {
-        "estimate": estimate.nats,
+        "estimate": max(estimate.nats, 0.0),
+        "estimate_unclipped": estimate.nats,
         **{name: getattr(estimate, name) for name in names},
         "flags": [flag.name for flag in estimate.flags],
     }
@@ -178,7 +179,7 @@ class Pairwise:
     def plain(self, unit: str = "nats") -> dict[str, Any]:
         """Return everything as plain data for JSON, in ``nats`` or ``bits``."""
         factor = unit_factor(unit)
-        scaled = ("estimate", "standard_error", "lower", "ceiling")
+        scaled = ("estimate", "estimate_unclipped", "standard_error", "lower", "ceiling")
         pairs = [
             {name: value * factor if name in scaled else value for name, value in row.items()}
             for row in self.rows
@@ -252,13 +253,13 @@ class Curve:
         """Return a text table and the extrapolation, in ``nats`` or ``bits``."""
         factor = unit_factor(unit)
         lines = [
-            [str(rows), f"{value * factor:.3f}", f"{error * factor:.3f}", str(count)]
+            [str(rows), f"{max(value, 0.0) * factor:.3f}", f"{error * factor:.3f}", str(count)]
             for rows, value, error, count in self.points
         ]
         text = _aligned(["rows", unit, "± se", "subsamples"], lines)
         warnings = "".join(f"\n! {flag.name}: {flag.message}" for flag in self.whole.flags)
         return (
-            f"{text}\nStraight line in 1/N: {self.intercept * factor:.3f} ± "
+            f"{text}\nStraight line in 1/N: {max(self.intercept, 0.0) * factor:.3f} ± "
             f"{self.intercept_error * factor:.3f} {unit} at infinitely many rows. An "
             f"extrapolation, not a bound: quote the lower limit.{warnings}"
         )
