@@ -39,7 +39,7 @@ class BestEstimate:
     """The most accurate estimate that this kind of data allows, with a two-sided interval."""
 
     nats: float  #: the estimate; never below 0
-    low: float  #: lower end of the two-sided 95 % interval
+    low: float  #: lower end of the two-sided, nominal 95 % interval
     high: float  #: its upper end
     method: str  #: which method was chosen
     why: str  #: what about the data decided it
