@@ -267,11 +267,7 @@ def optimal_dual(rows: Rows) -> Float[Tensor, " n"]:
 
 
 def flo(
-    rows: Rows,
-    dual: Float[Tensor, " n"],
-    *,
-    with_positive: bool = False,
-    reduction: str = "mean",
+    rows: Rows, dual: Float[Tensor, " n"], *, with_positive: bool = False, reduction: str = "mean"
 ) -> Float[Tensor, "..."]:
     r"""Fenchel–Legendre (FLO): :math:`1 - u - e^{-u}\, \mathrm{mean}_j\, e^{g_{ij} - g_{ii}}`.
 

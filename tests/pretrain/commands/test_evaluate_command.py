@@ -8,6 +8,7 @@ import pytest
 from flatnce.pretrain import preset, train
 from flatnce.pretrain.commands.evaluate import results_table, run
 from flatnce.pretrain.evaluation import Options, evaluate_run
+from flatnce.pretrain.page.inspection import inspect_encoder
 from flatnce.pretrain.runs.log import read_run
 from made_runs import quick_config
 from tiny_sets import write_folder
@@ -123,6 +124,8 @@ def test_held_out_images_of_the_training_folder_are_not_called_test_images(
     assert "200" not in said and "10,000" not in said  # k and the pool were smaller
     page = (tmp_path / "runs" / "photos" / "report.html").read_text(encoding="utf-8")
     assert "pretrained on them too" in page and "results to quote" not in page
+    inspected = json.loads(inspect_encoder(tmp_path / "runs" / "photos").read_text())
+    assert inspected["part"] == "held-out training"
     kept = read_run(tmp_path / "runs" / "photos").results["evaluations"]
     assert [one["protocol"]["name"] for one in kept].count("mi") == 1
     assert len({one["data"] for one in kept}) == 1

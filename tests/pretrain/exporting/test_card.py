@@ -141,6 +141,16 @@ def test_the_card_names_a_commit_only_where_there_is_one(tmp_path, monkeypatch, 
     assert re.search(r"\| Trained with \| flatnce \d", text) and "| unknown |" not in text
 
 
+def test_the_card_says_that_the_encoder_was_pretrained_on_the_images(tmp_path):
+    held_out = {"name": "knn", "data": "/home/me/photos", "test": {"note": "pretrained on these"}}
+    cases = [({"name": "knn"}, "On test images.\n"), (held_out, "training images. photos has no")]
+    for number, (protocol, said) in enumerate(cases):
+        evaluations = [{**AT_THE_END, "protocol": protocol}]
+        run = write_run(tmp_path / str(number), evaluations=evaluations)
+        text = card_of(export(run, "torch"))
+        assert said in text and "/home/me" not in text
+
+
 def test_evaluations_of_other_steps_are_left_out(tmp_path):
     others = [{**EVALUATION, "step": 0}]
     text = card_of(export(write_run(tmp_path / "first", evaluations=others), "torch"))

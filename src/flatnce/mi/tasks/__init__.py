@@ -323,11 +323,7 @@ class Consistency:
 
 
 def self_consistency(
-    x: np.ndarray,
-    y: np.ndarray,
-    *,
-    process: laws.Map | None = None,
-    seed: int = 0,
+    x: np.ndarray, y: np.ndarray, *, process: laws.Map | None = None, seed: int = 0
 ) -> tuple[Consistency, ...]:
     """Derive pairs of tables from x and y, with the relation that their information satisfies.
 

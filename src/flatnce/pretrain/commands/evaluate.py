@@ -86,7 +86,7 @@ def results_table(results: Sequence[Mapping[str, Any]]) -> None:
     said = "top-1 accuracy in per cent unless it says otherwise, with 95 % intervals."
     measured_on, note = tested_on(results)
     print(wrapped(f"{measured_on}{after}: {said}"), flush=True)
-    header = ("protocol", "data", "score", "interval", "top-5", "test images", "seconds")
+    header = ("protocol", "data", "score", "interval", "top-5", "images", "seconds")
     console.print(text_table(header, [result_row(result) for result in results], left=2))
     if note:
         print(wrapped(note))

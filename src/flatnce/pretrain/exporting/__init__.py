@@ -34,7 +34,7 @@ from flatnce.pretrain.data.augmentation.pixels import Normalisation
 from flatnce.pretrain.data.views import CentreCrop
 from flatnce.pretrain.models import RESNETS, backbone
 from flatnce.pretrain.runs.folder import find_run
-from flatnce.pretrain.runs.log import Run, read_run, score_cells
+from flatnce.pretrain.runs.log import Run, read_run, score_cells, tested_on
 from flatnce.pretrain.training.saved import LoadedEncoder, load_encoder
 
 __all__ = [
@@ -431,6 +431,7 @@ def card(source: Source, form: str, folder: str, check: str) -> str:
         folder=folder,
         data=data_of(source.settings),
         evaluations=[evaluation_row(result) for result in mine],
+        tested_on=tested_on(mine),
         other_evaluations=len(every) - len(mine),
         trained=source.run.environment if source.run else {},
         check=check,

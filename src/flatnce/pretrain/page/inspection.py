@@ -114,7 +114,8 @@ def read_inspection(directory: Path) -> dict[str, Any] | None:
 def _images(bench: Bench, count: int) -> tuple[AnySet, str]:
     """Some test images; for a set without labels, some training images."""
     try:
-        source, part = bench.load(bench.data, "test"), "test"
+        source = bench.load(bench.data, "test")
+        part = "held-out training" if "note" in bench.part(bench.data, "test") else "test"
     except ValueError:  # no labels, so no held-out part
         source, part = load_images(bench.run.config.data), "training"
     return source.subset(permutation(len(source), SEED)[:count]), part

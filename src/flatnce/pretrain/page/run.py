@@ -112,7 +112,7 @@ def page_of_run(directory: str | Path) -> Page:
     first = [figures.pop(name) for name in (shown["chart"], "knn") if name in figures]
     encoder, neighbours = inspection_sections(inspection, run.directory.name)
     evaluations = (run.results or {}).get("evaluations") or []
-    header = ["Protocol", "Data", "Step", "Score", "95 % interval", "Top-5", "Test images"]
+    header = ["Protocol", "Data", "Step", "Score", "95 % interval", "Top-5", "Images"]
     measured_on, note = tested_on(evaluations)
     scores = Table(measured_on, header, [evaluation_row(one) for one in evaluations])
     said = TEXT["held_out"].format(note) if note else TEXT["evaluations"]

@@ -283,11 +283,11 @@ def tested_on(results: Iterable[Mapping[str, Any]]) -> tuple[str, str]:
     """What the results are measured on, and a note if the encoder was pretrained on it."""
     protocols = [one["protocol"] for one in results if isinstance(one.get("protocol"), Mapping)]
     tests = [(one.get("data"), one.get("test") or one.get("pool") or {}) for one in protocols]
-    seen = list(dict.fromkeys(data for data, part in tests if "note" in part))
+    seen = list(dict.fromkeys(Path(str(data)).name for data, part in tests if "note" in part))
     if not seen:
         return "On test images", ""
     some = any("note" not in part for _, part in tests)
-    note = f"{', '.join(map(str, seen))} has no test part. These images were held out of it, and "
+    note = f"{', '.join(seen)} has no test part. These images were held out of it, and "
     note += "the encoder was pretrained on them too, without their labels."
     return f"On {'test and ' if some else ''}held-out training images", note
 
