@@ -73,11 +73,10 @@ def text_table(
     *,
     left: int = 1,
     title: str | None = None,
-    caption: str | None = None,
 ) -> Table:
     """A table without a frame; all but the ``left`` first columns are aligned to the right."""
-    table = Table(title=title, caption=caption, box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.title_justify = table.caption_justify = "left"
+    table = Table(title=title, box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.title_justify = "left"
     for number, name in enumerate(header):
         table.add_column(name, justify="left" if number < left else "right", no_wrap=not number)
     table.show_header = any(header)

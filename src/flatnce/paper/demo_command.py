@@ -40,11 +40,9 @@ def run(arguments: list[str]) -> int:
         print_json(results)
         return 0
     table, console = summary_table(results), console_of()
-    caption = TEXTS["columns"].format(**results)
     console.print()
-    console.print(
-        text_table(table.header, table.rows, left=2, title=table.caption, caption=caption)
-    )
+    console.print(text_table(table.header, table.rows, left=2, title=table.caption))
+    print("\n" + wrapped(TEXTS["columns"].format(**results)))
     for finding in results["findings"]:
         topic = f"{finding['topic']}."
         said = wrapped(f"{topic} {finding['text']}")

@@ -16,7 +16,7 @@ import tyro
 from flatnce.cli.console import print_json
 from flatnce.cli.options import own_arguments, parse_options
 from flatnce.core.objectives.registry import OBJECTIVES
-from flatnce.messages import check_fields, format_bytes
+from flatnce.messages import check_fields, format_bytes, wrapped
 from flatnce.pretrain.commands import Switch
 from flatnce.pretrain.commands.runs import show_runs
 from flatnce.pretrain.commands.train import option_value, print_help, renamed_in, split_data
@@ -179,11 +179,13 @@ def _print_end(runs: Sequence["SweptRun"], directory: Path, seconds: float) -> N
         print(f"\n{run.name} failed: {run.failure}")
     trained = sum(run.taken > 0 for run in runs)
     images = sum(run.taken * run.config.run.batch_size for run in runs)
-    print(
-        f"\ntrained {trained} of {len(runs)} runs in {seconds:.0f} s, "
+    print()
+    said = (
+        f"trained {trained} of {len(runs)} runs in {seconds:.0f} s, "
         f"{images / seconds:,.0f} images/s over all, everything included; {len(done)} of "
         f"{len(runs)} are done, in {directory}"
     )
+    print(wrapped(said))
     name = quote(run_name(directory))
     if len(done) + len(failed) < len(runs):
         print(f"stopped; continue with: flatnce sweep --resume {name}")
