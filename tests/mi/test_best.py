@@ -221,3 +221,14 @@ def _few(name, n, seed):
 def test_laws_of_few_columns_that_a_critic_misses(name, truth, before):
     values = [best_estimate(*_few(name, 2000, seed)).nats for seed in range(3)]
     assert abs(np.mean(values) - truth) < 0.75 * (truth - before)
+
+
+def test_a_critic_replaces_another_method_only_outside_its_interval():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(2, 500, 1))  # independent: correlations may say less than 0
+    values = {"standard_error": 0.01, "start": 0.0, "validation": 0.0}
+    without = best_estimate(x, y)
+    kept = best_estimate(x, y, CriticValues(nats=0.0, lower=1e-9, **values))
+    assert kept.method == without.method != "critic" and kept.high == without.high > 0.001
+    replaced = best_estimate(x, y, CriticValues(nats=0.3, lower=0.2, **values))
+    assert replaced.method == "critic" and replaced.nats == 0.3

@@ -151,6 +151,11 @@ class _Value:
     bias: float = 0.0  # what it may be off by, beside
     shift: float = 0.0  # of the middle of the interval
 
+    @property
+    def interval(self) -> tuple[float, float]:
+        middle, reach = self.nats + self.shift, 1.96 * self.error + self.bias
+        return middle - reach, middle + reach
+
 
 def best_estimate(
     x: Table, y: Table, critic: CriticValues | None = None, seed: int = 0
@@ -166,11 +171,11 @@ def best_estimate(
     random = np.random.default_rng([seed, 0xBE57])
     left, right = Side(x, random), Side(y, random)
     method, why, value = _chosen(left, right, critic, random)
-    if critic is not None and critic.lower > value.nats and method != "critic":
+    low, high = value.interval
+    if critic is not None and critic.lower > max(high, 0.0):
         method, why = "critic", f"{method} says less than the critic's certified limit"
         value = _from_critic(critic)
-    middle, reach = value.nats + value.shift, 1.96 * value.error + value.bias
-    low, high = middle - reach, middle + reach
+        low, high = value.interval
     certified = 0.0 if critic is None else critic.lower
     shown, low = max(value.nats, certified), max(low, certified)
     for side in (left, right):

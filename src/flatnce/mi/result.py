@@ -97,9 +97,8 @@ class Estimate:
         if self.best is None:
             most = f"ceiling {_number(self.ceiling * factor)}, {evidence}"
             return f"I(X;Y) ≥ {lower} {unit} (95 %), estimate {estimate}, {most}"
-        nats, low, high = (
-            _number(value * factor) for value in (self.best.nats, self.best.low, self.best.high)
-        )
+        shown = [factor * value for value in (self.best.nats, self.best.low, self.best.high)]
+        nats, low, high = (_number(value, 2 if shown[2] >= 0.1 else 3) for value in shown)
         return f"I(X;Y) ≈ {nats} {unit} (95 %: {low} to {high}), certified ≥ {lower}, {evidence}"
 
     def summary(self, unit: str = "nats") -> str:
