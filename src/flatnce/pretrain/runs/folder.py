@@ -51,10 +51,10 @@ def runs_folder() -> Path:
 
 
 def new_folder(name: str) -> Path:
-    """The folder of a new run or sweep; a name that leads out of the folder of runs is refused."""
+    """The folder of a new run or sweep; ``..`` in its name is refused, a whole path is not."""
     place = runs_folder()
-    if Path(name).is_absolute() or ".." in Path(name).parts:
-        remedy = f"give another --name, or another folder of runs ({VARIABLE}=FOLDER)"
+    if ".." in Path(name).parts:
+        remedy = f"give another --name, its whole path, or another {VARIABLE}"
         raise ValueError(f"the name {name!r} leads out of {place}/; {remedy}")
     return place / name
 
