@@ -10,7 +10,7 @@ and ``flatnce`` beside it do not. The bmi suite is run whole with ``auto``.
 import json
 from pathlib import Path
 
-from pieces import options_of, run_pieces
+from pieces import options_of, run_pieces, task_rows
 
 from flatnce import mi
 
@@ -21,7 +21,7 @@ SEEDS = (0, 1, 2)
 
 
 def one(methods, task, n):
-    return mi.benchmark(methods, [task], n, SEEDS).plain()["rows"]
+    return task_rows(methods, task, n, SEEDS)
 
 
 def run(out, n, processes):

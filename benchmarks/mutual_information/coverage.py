@@ -10,9 +10,7 @@ independent tables.
 
 import json
 
-from pieces import options_of, run_pieces
-
-from flatnce import mi
+from pieces import options_of, run_pieces, task_rows
 
 LAWS = (
     "1v1-normal-0.75", "1v1-additive-0.1", "1v1-additive-0.75", "1v1-bimodal-0.75",
@@ -28,8 +26,7 @@ NULLS = ("null-1v1", "null-5v5", "null-20v20")
 
 
 def one(part, task, n, seeds):
-    rows = mi.benchmark(["auto"], [task], n, seeds).plain()["rows"]
-    return [{"part": part, **row} for row in rows]
+    return [{"part": part, **row} for row in task_rows(["auto"], task, n, seeds)]
 
 
 def run(out, n, processes, null_from):

@@ -2,11 +2,51 @@
 
 import argparse
 import json
+import statistics
+import time
+from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 
+from flatnce import mi
+from flatnce.environment import plain
 from flatnce.pretrain.runs.log import environment
+
+
+def task_rows(methods, task, n, seeds):
+    """Estimates of a task by each method, as plain records; the seeds are trained together."""
+    law = mi.tasks.find(task)
+    pairs = [law.sample(n, seed) for seed in seeds]
+    return [_task_row(method, law, pairs, tuple(seeds)) for method in methods]
+
+
+def _task_row(method, law, pairs, seeds):
+    began = time.perf_counter()
+    found = mi.estimate_each(pairs, method=method, seed=seeds[0], baselines=False)
+    seconds = time.perf_counter() - began
+    values, limits = [one.nats for one in found], [one.lower for one in found]
+    flags = Counter(flag.name for one in found for flag in one.flags)
+    flags.pop("no_limit", None)
+    covered = [low <= law.mi for low in limits if low == low]
+    return plain(
+        {
+            "task": law.id,
+            "method": method,
+            "true": law.mi,
+            "rows": len(pairs[0][0]),
+            "seeds": seeds,
+            "estimates": values,
+            "lower": limits,
+            "standard_errors": [one.standard_error for one in found],
+            "p_values": [one.p_value for one in found],
+            "flags": dict(flags),
+            "seconds": seconds,
+            "mean": statistics.fmean(values),
+            "spread": statistics.stdev(values) if len(values) > 1 else float("nan"),
+            "covered": sum(covered) / len(covered) if covered else float("nan"),
+        }
+    )
 
 
 def run_pieces(function, pieces, file, processes, **header):

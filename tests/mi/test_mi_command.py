@@ -31,7 +31,7 @@ def calls(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data.csv").write_text(TABLE)
     estimator = Mock()
-    studies = ("compare", "pairwise", "subsampling_curve", "benchmark")
+    studies = ("compare", "pairwise", "subsampling_curve")
     printed = SimpleNamespace(table=lambda unit="nats": f"method  {unit}\nflatnce 4.84")
     for name, result in {"estimate": ESTIMATE, **dict.fromkeys(studies, printed)}.items():
         getattr(estimator, name).return_value = result
@@ -90,16 +90,6 @@ def test_pairwise_takes_all_columns_with_numbers(calls, capsys):
     assert options["columns"] == ["height (cm)", "mass", "emb_0", "emb_1"]
 
 
-@pytest.mark.parametrize("methods", [["--methods", "flatnce,ksg"], ["--method=flatnce, ksg"]])
-def test_the_benchmark_needs_no_files(calls, capsys, methods):
-    typed = "--benchmark 1v1-normal-0.75,spiral --n 500 --seeds 2 --seed 5 --steps 9"
-    assert run([*typed.split(), *methods]) == 0
-    name, given, options = calls[0]
-    assert name == "benchmark"
-    assert given == (("flatnce", "ksg"), ("1v1-normal-0.75", "spiral"), 500, (5, 6))
-    assert options["steps"] == 9 and not {"method", "seed"} & set(options)
-
-
 def test_columns_are_listed(calls, capsys):
     assert run(["data.csv", "--list-columns"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
@@ -121,7 +111,6 @@ def test_columns_are_listed(calls, capsys):
         (["a", "b", "c"], 2, "3 files"),
         (["data.csv", "--curve", "--pairwise"], 2, "one at a time"),
         (["data.csv", "--curve", "--report"], 2, "--report"),
-        (["data.csv", "--benchmark", "spiral"], 2, "leave out files"),
         (["data.csv", "--pairwise", "--x", "mass", "--group", "site"], 2, "leave out --y, --gro"),
         (["data.csv", "--x", "mass", "--y", "emb_0", "--rows", "0"], 2, "--rows 0 must be at"),
     ],
@@ -208,10 +197,3 @@ def test_the_curve_goes_to_infinitely_many_rows(data, capsys):
     assert "infinitely many rows" in shown and "(--cv 5)" in shown
     assert main([*typed, "--rows", "300"]) == 2
     assert "--curve needs at least 400 rows" in capsys.readouterr().err
-
-
-def test_a_benchmark_states_the_truth(capsys):
-    typed = ["mi", "--benchmark", "1v1-normal-0.75", "--methods", "cca", "--n", "200"]
-    assert main([*typed, "--seeds", "2", "--json", *TINY]) == 0
-    (row,) = json.loads(capsys.readouterr().out)["rows"]
-    assert row["true"] == pytest.approx(0.4133, abs=1e-3) and row["seeds"] == [0, 1]

@@ -1,4 +1,4 @@
-"""Studies: methods side by side, every two columns, growing samples, tasks of known truth."""
+"""Studies: methods side by side, every two columns, growing samples."""
 
 import dataclasses
 import json
@@ -162,41 +162,6 @@ def test_rows_of_a_group_stay_together_in_every_study(told):
     assert len(groups) == 3 and all((own == labels).all() for own in groups)
 
 
-# --- Tasks of known truth ------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def result():
-    tasks, told = ["1v1-normal-0.75", mi.tasks.null(1)], []
-    choices = {"n": 200, "seeds": (3, 7), "progress": told.append, **QUICK}
-    found = mi.benchmark(["auto", "cca"], tasks, **choices)
-    assert tuple(told) == found.rows
-    return found
-
-
-def test_a_benchmark_has_a_row_for_every_method_and_task(result):
-    named = [(row.task, row.method) for row in result.rows]
-    tasks = ("1v1-normal-0.75", "null-1v1")
-    assert named == [(task, method) for task in tasks for method in ("auto", "cca")]
-    first = result.rows[0]
-    assert first.true == mi.tasks.find("1v1-normal-0.75").mi and first.seeds == (3, 7)
-    assert len(first.estimates) == len(first.lower) == len(first.p_values) == 2
-    x, y = mi.tasks.find("1v1-normal-0.75").sample(200, seed=3)
-    alone = mi.estimate(x, y, seed=3, baselines=False, **QUICK)
-    assert first.estimates[0] == pytest.approx(alone.nats, abs=2e-3)
-    assert first.mean == pytest.approx(sum(first.estimates) / 2)
-    assert first.spread == pytest.approx(abs(first.estimates[0] - first.estimates[1]) / 2**0.5)
-
-
-def test_a_benchmark_as_text_and_json(result):
-    lines = result.table().splitlines()
-    assert len(lines) == 5 and lines[0].split()[:3] == ["task", "method", "true"]
-    assert "no_limit" not in lines[2]
-    plain = json.loads(json.dumps(result.plain(), allow_nan=False))
-    assert plain["rows"][1]["lower"] == [None, None] and plain["rows"][1]["covered"] is None
-    assert plain["rows"][0]["mean"] == pytest.approx(result.rows[0].mean)
-
-
 def curve_of(*given, **choices):
     return mi.subsampling_curve(*(given or pairs()), **choices)
 
@@ -217,9 +182,6 @@ REFUSED = {
     "small parts": (lambda: curve_of(parts=(1, 2, 7)), "needs at least 350 rows"),
     "lengths": (lambda: curve_of(pairs()[0], pairs()[1][1:]), "300 rows and y 299"),
     "groups": (lambda: curve_of(parts=(1, 2, 3), groups=[1, 2]), r"shape \(2,\)"),
-    "method": (lambda: mi.benchmark(["auot"], n=9), "is unknown; did you mean 'auto'"),
-    "task": (lambda: mi.benchmark(tasks=["1v1-normal-0.7"], n=9), "1v1-normal-0.75"),
-    "nothing": (lambda: mi.benchmark(methods=[], n=9), "at least one method"),
 }
 
 

@@ -37,12 +37,9 @@ if TYPE_CHECKING:
     from flatnce.mi.representation import embedding_information as embedding_information
     from flatnce.mi.result import Estimate as Estimate
     from flatnce.mi.result import Flag as Flag
-    from flatnce.mi.studies import BenchmarkResult as BenchmarkResult
-    from flatnce.mi.studies import BenchmarkRow as BenchmarkRow
     from flatnce.mi.studies import Comparison as Comparison
     from flatnce.mi.studies import Curve as Curve
     from flatnce.mi.studies import Pairwise as Pairwise
-    from flatnce.mi.studies import benchmark as benchmark
     from flatnce.mi.studies import compare as compare
     from flatnce.mi.studies import pairwise as pairwise
     from flatnce.mi.studies import subsampling_curve as subsampling_curve

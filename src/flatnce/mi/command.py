@@ -13,7 +13,6 @@ from flatnce.cli.console import live_line, print_json
 from flatnce.cli.options import as_typed, parse_options
 from flatnce.cli.short_help import print_short_help
 from flatnce.environment import environment, plain
-from flatnce.messages import check_fields
 
 MAIN_OPTIONS = (
     *("x", "y", "method", "cv", "transform", "encode", "group", "block", "independent"),
@@ -82,13 +81,6 @@ class MiOptions:
     pairwise: bool = False  # Every column of the table against every other.
     curve: bool = False  # Estimates from parts of the rows, extrapolated to more rows.
     list_columns: bool = False  # List the columns of a file, and stop.
-    # Tasks of known truth, separated by commas, instead of files.
-    benchmark: Annotated[str | None, tyro.conf.arg(metavar="TASKS")] = None
-    # Methods of the benchmark, separated by commas. By default --method.
-    methods: Annotated[str | None, tyro.conf.arg(metavar="METHODS")] = None
-    n: Annotated[int, tyro.conf.arg(metavar="ROWS")] = 10_000  # Rows of each benchmark task.
-    # Repetitions of the benchmark, from --seed on.
-    seeds: Annotated[int, tyro.conf.arg(metavar="N")] = 3
     json: bool = False  # Print JSON and nothing else.
 
     @property
@@ -117,14 +109,11 @@ def run(arguments: list[str]) -> int:
     if not arguments or {"-h", "--help"} & set(arguments):
         return print_short_help(arguments, USAGE, MiOptions(), MAIN_OPTIONS, HELP_SECTIONS)
     typed = {argument.partition("=")[0] for argument in arguments}
-    lists = [name for name in ("compare", "methods") if f"--{name}" in typed]
-    renamed = OPTION_OF_ARGUMENT | {"method": [*lists, "method"][0]}
+    renamed = OPTION_OF_ARGUMENT | {"method": "compare" if "--compare" in typed else "method"}
     options = parse_options(MiOptions, "mi", _with_page(arguments), renamed=renamed)
     _check(options)
     if options.list_columns:
         _list_columns(options)
-    elif options.benchmark is not None:
-        _benchmark(options)
     elif options.pairwise:
         _pairwise(options)
     else:
@@ -143,9 +132,7 @@ def _with_page(arguments: list[str]) -> list[str]:
 
 
 def _check(options: MiOptions) -> None:
-    benchmark = options.benchmark is not None
     modes = {
-        "--benchmark": benchmark,
         "--list-columns": options.list_columns,
         "--pairwise": options.pairwise,
         "--compare": options.compare is not None,
@@ -156,16 +143,7 @@ def _check(options: MiOptions) -> None:
         raise ValueError(f"{' and '.join(asked)} are different questions; ask one at a time")
     if options.report is not None and asked:
         raise ValueError(f"--report is the page of one estimate; leave it out with {asked[0]}")
-    if benchmark and (options.files or options.rows is not None or options.bits):
-        raise ValueError(
-            "--benchmark draws its own rows, in nats: leave out files, --rows, --bits"
-        )
-    for name in ("methods", "n", "seeds"):
-        value = getattr(options, name)
-        if not benchmark and value != getattr(MiOptions, name):
-            raise ValueError(f"{name}={value!r} is for --benchmark; leave it out, or give both")
-    check_fields(options, n=2, seeds=1)
-    if not benchmark and not options.files:
+    if not options.files:
         raise ValueError("name a file: `flatnce mi sample --x height,weight --y income`")
     others = (options.y, options.group, options.block)
     if options.pairwise and (len(options.files) != 1 or others != (None, None, None)):
@@ -245,30 +223,6 @@ def _pairwise(options: MiOptions) -> None:
         given = {**options.settings(), "progress": lambda now: update(_training_progress(now))}
         found = mi.pairwise(table, columns=list(table), **given)
     _print(found, options, {"columns": list(table), "notes": notes})
-
-
-def _benchmark(options: MiOptions) -> None:
-    from flatnce import mi
-
-    given = options.settings()
-    methods, first = options.methods or given["method"], given["seed"]
-    del given["method"], given["seed"]
-    seeds = tuple(range(first, first + options.seeds))
-    with live_line(log=False) as (update, _):
-        found = mi.benchmark(
-            _split(methods),
-            _split(str(options.benchmark)),
-            options.n,
-            seeds,
-            progress=lambda row: update(
-                f"last {row.task} by {row.method}: {row.mean:.2f} of {row.true:.2f} nats"
-            ),
-            **given,
-        )
-    if options.json:
-        print_json(plain({**found.plain(), "environment": environment(seeds)}))
-    else:
-        print(found.table())
 
 
 def _split(typed: str) -> tuple[str, ...]:

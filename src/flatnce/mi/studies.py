@@ -1,22 +1,18 @@
-"""Studies made of many estimates: methods, pairs of columns, sample sizes, tasks."""
+"""Studies made of many estimates: methods, pairs of columns, sample sizes."""
 
 import math
-import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flatnce.environment import plain
 from flatnce.mi.cleaning import FEWEST_ROWS, columns_of, numbers_of
 from flatnce.mi.estimator import MutualInformation, estimate_each
 from flatnce.mi.registry import method_named
 from flatnce.mi.result import Estimate, p_value_in_words, unit_factor
-from flatnce.mi.tasks import SUITES, Task, find, suite
 
 COMPARED = ("auto", "infonce", "flatnce", "nwj", "js", "ksg", "cca", "gaussian-copula")
 PAIRS_AT_ONCE = 16  # pairs of columns whose critics are trained together
@@ -364,127 +360,3 @@ def _line(points: Sequence[tuple[int, float, float, int]]) -> tuple[float, float
     weights = 1 / np.maximum(errors, 1e-6)
     line, covariance = np.polyfit(1 / rows, values, 1, w=weights, cov="unscaled")
     return float(line[1]), float(covariance[1, 1] ** 0.5), float(line[0])
-
-
-@dataclass(frozen=True)
-class BenchmarkRow:
-    """One method on one task."""
-
-    task: str  #: id of the task
-    method: str  #: name of the method
-    true: float  #: the true information
-    rows: int  #: number of pairs drawn
-    seeds: tuple[int, ...]  #: seeds of data and critics
-    estimates: tuple[float, ...]  #: one estimate per seed
-    lower: tuple[float, ...]  #: lower limits (NaN for a classical method)
-    standard_errors: tuple[float, ...]  #: as reported with each estimate
-    p_values: tuple[float, ...]  #: as reported with each estimate
-    flags: dict[str, int]  #: how often each warning was raised
-    seconds: float  #: for all seeds together
-
-    @property
-    def mean(self) -> float:
-        """Mean estimate."""
-        return float(np.mean(self.estimates))
-
-    @property
-    def spread(self) -> float:
-        """Standard deviation over seeds; NaN for one seed."""
-        return float(np.std(self.estimates, ddof=1)) if len(self.estimates) > 1 else math.nan
-
-    @property
-    def covered(self) -> float:
-        """Share of lower limits below the truth; NaN if there are none."""
-        limits = np.array(self.lower)
-        return float((limits <= self.true).mean()) if np.isfinite(limits).all() else math.nan
-
-
-@dataclass(frozen=True)
-class BenchmarkResult:
-    """All rows of a benchmark."""
-
-    rows: tuple[BenchmarkRow, ...]
-
-    def table(self) -> str:
-        """Return a text table, in nats."""
-        lines = [
-            [
-                row.task,
-                row.method,
-                f"{row.true:.3f}",
-                f"{row.mean:.3f}",
-                _decimals(row.spread),
-                f"{row.mean - row.true:+.3f}",
-                "–" if math.isnan(row.covered) else f"{row.covered:.0%}",
-                f"{row.seconds / len(row.seeds):.1f}",
-                ", ".join(f"{name} {count}" for name, count in sorted(row.flags.items())),
-            ]
-            for row in self.rows
-        ]
-        numbers = ["true", "mean", "sd", "error", "limit ≤ true", "s each"]
-        return _aligned(["task", "method", *numbers, "flags"], lines, names=2)
-
-    def plain(self) -> dict[str, Any]:
-        """Return everything as plain data for JSON, in nats; None for what a method lacks."""
-        derived = ("mean", "spread", "covered")
-        rows = [asdict(row) | {name: getattr(row, name) for name in derived} for row in self.rows]
-        return plain({"unit": "nats", "rows": rows})
-
-
-def benchmark(
-    methods: Sequence[str] = ("auto",),
-    tasks: Sequence[str | Task] = ("bmi",),
-    n: int = 10_000,
-    seeds: Sequence[int] = (0, 1, 2),
-    *,
-    progress: Callable[[BenchmarkRow], None] | None = None,
-    **choices: Any,
-) -> BenchmarkResult:
-    """Run methods on tasks with known information; the seeds of a task are trained together.
-
-    Arguments:
-        methods: Names of :data:`flatnce.mi.METHODS`.
-        tasks: Ids, suites (:data:`flatnce.mi.tasks.SUITES`) or tasks.
-        n: Pairs drawn from each task.
-        seeds: Seeds of the data and, from the first on, of the critics.
-        progress: Called with each row when it is finished.
-        choices: Arguments of :class:`flatnce.mi.MutualInformation`.
-    """
-    chosen: list[Task] = []
-    for name in [tasks] if isinstance(tasks, str | Task) else tasks:
-        if isinstance(name, Task):
-            chosen.append(name)
-        else:
-            chosen += suite(name) if name in SUITES else [find(name)]
-    names = [methods] if isinstance(methods, str) else list(methods)
-    for name in names:
-        method_named(name)
-    if not chosen or not names or not seeds:
-        raise ValueError("benchmark needs at least one method, one task and one seed")
-    choices.setdefault("baselines", False)
-    rows = []
-    for task in chosen:
-        pairs = [task.sample(n, seed) for seed in seeds]
-        for name in names:
-            began = time.perf_counter()
-            estimates = estimate_each(pairs, method=name, seed=seeds[0], **choices)
-            seconds = time.perf_counter() - began
-            flags = Counter(flag.name for each in estimates for flag in each.flags)
-            flags.pop("no_limit", None)
-            row = BenchmarkRow(
-                task=task.id,
-                method=name,
-                true=task.mi,
-                rows=n,
-                seeds=tuple(seeds),
-                estimates=tuple(each.nats for each in estimates),
-                lower=tuple(each.lower for each in estimates),
-                standard_errors=tuple(each.standard_error for each in estimates),
-                p_values=tuple(each.p_value for each in estimates),
-                flags=dict(flags),
-                seconds=seconds,
-            )
-            rows.append(row)
-            if progress is not None:
-                progress(row)
-    return BenchmarkResult(tuple(rows))
