@@ -33,7 +33,8 @@ from torchvision.transforms import Compose, Lambda, PILToTensor, RandomResizedCr
 
 from flatnce.environment import environment
 from flatnce.pretrain import preset
-from flatnce.pretrain.data import Batch, FolderSet, Streaming, Views, nvjpeg
+from flatnce.pretrain.data import Batch, FolderSet, Streaming, Views
+from flatnce.pretrain.data import crops as crops_module
 from flatnce.pretrain.data.crops import DeviceCrops, crop_files
 from flatnce.pretrain.data.image_set import available_cores
 from flatnce.pretrain.training.state import Training
@@ -289,7 +290,9 @@ def host_times(module, threads, paths, options, device):
 def part_host(place, options, device):
     """What the threads of nvJPEG's loader spend on each part, by their number, and the GPU."""
     paths = list(map(str, sorted(place.rglob("*.jpg"))))
-    found = {"threads": [host_times(nvjpeg, n, paths, options, device) for n in (1, 2, 3, 4)]}
+    found = {
+        "threads": [host_times(crops_module, n, paths, options, device) for n in (1, 2, 3, 4)]
+    }
     if device.type == "cuda":
         maker = DeviceCrops(paths, Views(options.size, seed=0), 2, device)
         batches = torch.randperm(len(paths)).split(options.load_batch)[:8]
