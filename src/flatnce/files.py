@@ -21,6 +21,7 @@ __all__ = [
 ]
 
 REPLACED = ".replaced"
+_held: set[int] = set()  # the open files of locks
 ATTEMPTS = 5  # to take a lock that :func:`is_locked` holds for a moment
 
 
@@ -114,13 +115,28 @@ def lock(path: Path, busy: str = "") -> Iterator[bool]:
     False where files cannot be locked, or where nothing can be written.
     """
     file = _take_lock(path, busy)
+    if file is None:
+        yield False
+        return
+    _held.add(file)
     try:
-        yield file is not None
+        yield True
     finally:
-        if file is not None:
+        if file in _held:  # not in a process that was forked meanwhile
+            _held.remove(file)
             with suppress(OSError):  # the folder may be gone
                 path.unlink()
             os.close(file)
+
+
+def _let_go() -> None:
+    """Close the files of locks in a forked process, which may live longer than their holder."""
+    while _held:
+        os.close(_held.pop())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go)
 
 
 def is_locked(path: Path) -> bool:

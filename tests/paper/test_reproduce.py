@@ -22,6 +22,7 @@ from flatnce.paper.reproduce.store import COMMITTED, Store
 from flatnce.pretrain.data import CATALOG, MissingData
 from flatnce.pretrain.evaluation import protocols as bench
 from flatnce.pretrain.runs import records
+from flatnce.pretrain.runs.folder import run_lock
 from flatnce.pretrain.runs.log import RunLog, read_run
 from flatnce.pretrain.sweeping import sweep as sweeping
 from flatnce.pretrain.training.config import TrainConfig
@@ -522,3 +523,12 @@ def test_transfer_without_any_set_to_transfer_to_is_refused_before_training(tmp_
     with pytest.raises(MissingData, match=r"none of the sets.*flatnce data cifar100"):
         store = Store(tmp_path / "store")
         reproduce("table-transfer", Setting("small"), tmp_path / "out", store=store)
+
+
+@pytest.mark.parametrize("typed", [["demo"], ["reproduce", "fig-mi"]])
+def test_a_folder_that_another_process_writes_is_refused(typed, tmp_path, capsys):
+    out = tmp_path / "out"
+    with run_lock(out):
+        assert main([*typed, "--out", str(out)]) == 2
+    assert f"{out} is being trained by another process" in capsys.readouterr().err
+    assert not out.exists()

@@ -9,6 +9,7 @@ from flatnce.cli.console import console_of, live_line, print_json, text_table
 from flatnce.cli.options import parse_options
 from flatnce.messages import wrapped
 from flatnce.paper.demo_config import DemoConfig
+from flatnce.pretrain.runs.folder import run_lock
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ def run(arguments: list[str]) -> int:
         def progress(line: str, last: bool) -> None:
             (say if last else update)(line)
 
-        results = run_demo(options.config, progress)
+        with run_lock(options.config.out):
+            results = run_demo(options.config, progress)
     page = demo_page(options.config.out)
     if options.json:
         print_json(results)

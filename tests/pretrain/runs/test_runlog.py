@@ -39,6 +39,11 @@ def test_an_existing_run_is_replaced_on_request(tmp_path):
     with pytest.raises(ValueError, match="never removed"):
         RunLog(tmp_path / "run", kind="demo", config={}, replace=True)
     (tmp_path / "run" / "notes.txt").unlink()
+    (tmp_path / "run" / "exports").mkdir()
+    (tmp_path / "run" / "exports" / "thesis.tex").write_text("mine")
+    with pytest.raises(ValueError, match="never removed"):
+        RunLog(tmp_path / "run", kind="demo", config={}, replace=True)
+    (tmp_path / "run" / "exports" / "thesis.tex").unlink()
     (tmp_path / "run" / ".results.json.0123456789abcdef.partial").write_text("{")
     RunLog(tmp_path / "run", kind="demo", config={"a": 2}, replace=True)
     run = read_run(tmp_path / "run")

@@ -6,15 +6,14 @@ import os
 import random
 import signal
 from unittest.mock import Mock
-from weakref import WeakSet
 
 import pytest
 import torch
 
 from flatnce.pretrain import TrainConfig, TrainingFailed, load_encoder, resume, train
 from flatnce.pretrain.runs import checkpoint
+from flatnce.pretrain.runs.folder import find_run, run_lock
 from flatnce.pretrain.runs.log import add_evaluation, read_run
-from flatnce.pretrain.training.state import Training
 from forked import Forked, wait_for_lines
 from made_runs import MOCO, assert_same_run, before_step, quick_config, with_dropout
 from tiny_sets import write_folder
@@ -207,18 +206,73 @@ def test_a_run_is_replaced_only_by_one_that_can_take_a_step(tmp_path, monkeypatc
     with pytest.raises(TrainingFailed, match="cannot be contrasted"):
         train(config.override(temperature=1e-40), run, replace=True)
     assert contents(tmp_path) == files
-    made, alive, build = WeakSet(), [], Training.__init__
-
-    def counted(self, *given):
-        alive.append(len(made))
-        made.add(self)
-        build(self, *given)
-
-    monkeypatch.setattr(Training, "__init__", counted)
     train(config, run, replace=True)
     train(config, tmp_path / "new")
-    assert alive == [0, 0, 0]  # the one that was tried is released: a device may not hold two
     assert_same_run(run, tmp_path / "new")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("out of memory")])
+def test_an_interrupted_start_puts_the_replaced_run_back(error, tmp_path, monkeypatch):
+    run, config = tmp_path / "run", config_of("simclr").override(epochs=1)
+    train(config.override(seed=1), run)
+    files = contents(tmp_path)
+    before_step(monkeypatch, 0, Mock(side_effect=error))
+    with pytest.raises(type(error)):
+        train(config, run, replace=True)
+    assert contents(tmp_path) == files
+
+
+STARTER = """
+import json, os, pathlib, signal, sys
+from flatnce.pretrain import TrainConfig, train
+from flatnce.pretrain.runs.log import RunLog
+from flatnce.pretrain.training.state import Training
+place, config = pathlib.Path(sys.argv[1]), TrainConfig.from_plain(json.loads(sys.argv[2]))
+calls, rename = [], os.rename
+def die(*given):
+    os.kill(os.getpid(), signal.SIGKILL)
+def die_later(*given):  # when half of the files are set aside
+    calls.append(given)
+    return die() if len(calls) == 3 else rename(*given)
+if sys.argv[3] == "moving":
+    os.rename = die_later
+elif sys.argv[3] == "started":
+    Training.take_step = die
+else:
+    RunLog.settle = die
+train(config, place, replace=True)
+"""
+
+
+@pytest.mark.parametrize("moment", ["moving", "started", "done"])
+def test_a_start_that_is_killed_leaves_the_run_that_it_was_to_replace(moment, tmp_path):
+    run, config = tmp_path / "run", config_of("simclr").override(epochs=1)
+    train(config.override(seed=1), run)
+    files = contents(tmp_path)
+    killed = Forked(run, json.dumps(config.plain()), moment, code=STARTER).wait()
+    assert killed.returncode == -signal.SIGKILL and contents(tmp_path) != files
+    assert resume(find_run(run)).finished  # any command that names the run
+    assert contents(tmp_path) == files
+
+
+FORKING = """
+import multiprocessing, os, pathlib, signal, sys
+from flatnce.pretrain.runs.folder import run_lock
+place = pathlib.Path(sys.argv[1])
+with run_lock(place / "run"):
+    worker = multiprocessing.get_context("fork").Process(target=(place / "go").read_text)
+    worker.start()
+    (place / "worker").write_text(f"{worker.pid}\\n")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_forked_worker_that_outlives_a_killed_run_does_not_hold_its_lock(tmp_path):
+    os.mkfifo(tmp_path / "go")  # the worker waits for its other end
+    assert Forked(tmp_path, code=FORKING).wait().returncode == -signal.SIGKILL
+    os.kill(int((tmp_path / "worker").read_text()), 0)  # it is alive
+    with run_lock(tmp_path / "run"):
+        (tmp_path / "go").write_text("go")
 
 
 def test_a_run_is_locked_inside_where_nothing_can_be_written_beside_it(tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ from flatnce.cli.console import console_of, print_json, text_table
 from flatnce.cli.options import parse_options
 from flatnce.paper.reproduce.experiment import EXPERIMENTS, Setting, check_options, find_experiment
 from flatnce.paper.reproduce.page import reproduce_page, table_of
-from flatnce.pretrain.runs.folder import runs_folder
+from flatnce.pretrain.runs.folder import run_lock, runs_folder
 from flatnce.pretrain.runs.log import read_run
 from flatnce.report.text import capitalised
 
@@ -81,9 +81,10 @@ def _reproduce(options: ReproduceOptions) -> Path:
     progress = partial(sweep_progress, quiet=options.json)
     say = (lambda _: None) if options.json else print
     try:
-        return reproduce(
-            experiment.name, setting, out, store=store, progress=progress, announce=say
-        )
+        with run_lock(out):
+            return reproduce(
+                experiment.name, setting, out, store=store, progress=progress, announce=say
+            )
     except KeyboardInterrupt:
         kept = f"Trained runs are kept in {store.folder}; the same command continues."
         print(kept, file=sys.stderr)

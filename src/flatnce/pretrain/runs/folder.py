@@ -16,12 +16,14 @@ from flatnce.files import lock
 from flatnce.messages import did_you_mean
 from flatnce.pretrain.runs.log import (
     CONFIG,
+    EARLIER,
     ENVIRONMENT,
     FILES,
     METRICS,
     TRAINING,
     other_files,
     read_header,
+    restore_earlier,
 )
 
 __all__ = [
@@ -87,6 +89,9 @@ def run_names(folder: Path | None = None, depth: int = 2) -> list[str]:
 def find_run(name: str | Path) -> Path:
     """The directory of a run, given as a name in the folder of runs or as a path."""
     place = _named(name)
+    if place is not None and (place / EARLIER).exists():
+        with suppress(ValueError), run_lock(place):  # its replacement was killed as it began
+            return place
     if place is not None and (place / CONFIG).is_file():
         return place
     if place is not None:
@@ -165,7 +170,8 @@ def run_lock(directory: Path) -> Iterator[None]:
     """Hold the lock of a run, or of a sweep, against a second trainer; it ends with the process.
 
     Its file lies beside the folder, or inside where nothing can be written beside it, as in a
-    mounted volume. Of several processes the first holds the lock for all.
+    mounted volume. Of several processes the first holds the lock for all. At the start and at the
+    end, a run is put back whose replacement has not taken a step.
     """
     first = os.environ.get("RANK", "0") == "0"
     place = directory.resolve()  # one lock for every path that leads there
@@ -177,7 +183,13 @@ def run_lock(directory: Path) -> Iterator[None]:
             lock(lock_beside(place), busy) if first else nullcontext(True) as held,
             nullcontext() if held or not place.is_dir() else lock(place / TRAINING, busy),
         ):
-            yield
+            if first:
+                restore_earlier(place)
+            try:
+                yield
+            finally:
+                if first:
+                    restore_earlier(place)
     finally:
         if is_new:
             with suppress(OSError):  # it is not empty, or gone

@@ -5,6 +5,8 @@ are written as ``~`` and ``.``, so that a run can be shared without the paths of
 """
 
 import json
+import os
+import re
 import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +31,8 @@ __all__ = [
     "RunLog",
     "add_evaluation",
     "other_files",
+    "remove_start",
+    "restore_earlier",
     "protocol_name",
     "read_header",
     "read_run",
@@ -47,6 +51,14 @@ TRAINING = ".training"  # held while the run is trained, if no lock can be made 
 START = {CONFIG, ENVIRONMENT, METRICS, TRAINING, ".DS_Store"}
 START |= {"tensorboard", "wandb", "checkpoints"}
 FILES = START | {RESULTS, LOCK, "report.html", "portrait.json", "failure.txt", "exports"}
+_INSIDE = re.compile(
+    r"checkpoints/(\.lock|\.?step-[^/]+/(manifest\.json|weights\.safetensors|state\.pt))"
+    r"|tensorboard/events\.out\.[^/]+|wandb/.+"
+    r"|exports/[^/]+/(README\.md|config\.json|model\.(safetensors|onnx|onnx\.data))"
+)
+
+# The run that is being replaced, until the new one has taken a step; and while it is moved.
+EARLIER, MOVING, DISCARDED = ".earlier", ".earlier.moving", ".earlier.partial"
 
 
 @dataclass(frozen=True)
@@ -95,8 +107,9 @@ class RunLog:
         config: A dataclass or a mapping.
         seeds: The seeds used.
         device: As in ``flatnce.environment.environment``.
-        replace: Remove an earlier run of the same kind, its checkpoints and exports included. A
-            folder that also holds other files is refused.
+        replace: Set aside an earlier run of the same kind, with its checkpoints and exports, until
+            :meth:`settle` removes it; before that, the end of the run's lock restores it. A folder
+            that also holds other files is refused.
     """
 
     def __init__(
@@ -150,8 +163,17 @@ class RunLog:
         with naming_file(path), path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
+    def settle(self) -> None:
+        """Remove the run that this one replaces."""
+        earlier, discarded = self.directory / EARLIER, self.directory / DISCARDED
+        if earlier.is_dir():
+            shutil.rmtree(discarded, ignore_errors=True)
+            os.rename(earlier, discarded)  # at once: half of a run is never restored
+            shutil.rmtree(discarded, ignore_errors=True)
+
     def finish(self, results: Mapping[str, Any]) -> Path:
         """Write the final numbers atomically after earlier evaluations, and return the path."""
+        self.settle()
         path = self.directory / RESULTS
         whole = {"format_version": FORMAT_VERSION, **results}
         with lock(self.directory / LOCK):
@@ -202,22 +224,54 @@ def read_run(path: str | Path, kind: str | None = None) -> Run:
 def _make_room(directory: Path, kind: str, replace: bool) -> None:
     for leftover in directory.glob(f".{CONFIG}*.partial"):  # of a start that was killed
         leftover.unlink(missing_ok=True)
-    there = [path for path in directory.glob("*") if path.name != TRAINING]
+    there = [path for path in directory.glob("*") if path.name not in (TRAINING, DISCARDED)]
+    directory.mkdir(parents=True, exist_ok=True)
     if there:
         try:
             same = not other_files(directory, FILES) and _read_header(directory)["kind"] == kind
         except (ValueError, KeyError):
             same = False
         check_replaceable(f"directory={str(directory)!r}", f"a {kind} run", same, replace)
+        moving = directory / MOVING
+        moving.mkdir()
         for path in there:
+            os.rename(path, moving / path.name)
+        os.rename(moving, directory / EARLIER)
+
+
+def restore_earlier(directory: Path) -> None:
+    """Put back a run whose replacement has not taken a step; call it under the run's lock."""
+    earlier, moving = directory / EARLIER, directory / MOVING
+    if earlier.is_dir() and not earlier.is_symlink():
+        remove_start(directory)
+        os.rename(earlier, moving)
+    if moving.is_dir() and not moving.is_symlink():
+        for path in moving.iterdir():
+            os.rename(path, directory / path.name)
+        moving.rmdir()
+
+
+def remove_start(directory: Path) -> None:
+    """Remove the files of a run that has not taken a step; other files and folders stay."""
+    for path in directory.glob("*"):
+        if path.name in FILES - {TRAINING} or path.match(".*.partial"):
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-    directory.mkdir(parents=True, exist_ok=True)
 
 
 def other_files(directory: Path, known: Collection[str]) -> list[str]:
-    """Names in a folder that are not known, without what a killed writer left."""
-    found = (path.name for path in directory.glob("*") if not path.match(".*.partial"))
-    return sorted(name for name in found if name not in known)
+    """Files that are not of a run, without what a killed writer left.
+
+    ``known`` has the names in the folder itself that are ours.
+    """
+    found = []
+    for name in os.listdir(directory) if directory.is_dir() else ():
+        if name not in known and not Path(name).match(".*.partial"):
+            found.append(name)
+        elif name in FILES and not (directory / name).is_symlink():
+            for place, _, files in os.walk(directory / name):
+                inside = (os.path.relpath(os.path.join(place, one), directory) for one in files)
+                found += [one for one in inside if not _INSIDE.fullmatch(one)]
+    return sorted(found)
 
 
 def _read_header(directory: Path) -> dict[str, Any]:

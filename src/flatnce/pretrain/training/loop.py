@@ -5,8 +5,6 @@ not been; on the CPU bit for bit. It is a generator that yields after each step:
 :func:`resume` take all steps in a row, a sweep those of several runs in turn.
 """
 
-import gc
-import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -15,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -26,7 +23,7 @@ from flatnce.own_code import OwnObjects, is_own, trust_code
 from flatnce.pretrain.data import ReadyViews
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.folder import run_lock
-from flatnce.pretrain.runs.log import FAILURE, RunLog, read_run, score_cells
+from flatnce.pretrain.runs.log import FAILURE, RunLog, read_run, remove_start, score_cells
 from flatnce.pretrain.training import processes
 from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.loggers import check_loggers, loggers_of
@@ -152,9 +149,6 @@ def train_steps(
                 )
             again = resume_steps(place, report=report, interrupts=interrupts, lock=nullcontext)
             return (yield from again)
-        if processes.first_decides(replace and (place / "config.json").is_file(), device):
-            _try_step(config, place, device)  # if that fails, the earlier run stays
-            gc.collect()  # else its images and model would stay on the device
         training = Training(config, place, device)
         remember_objects(place, config)
         log = None
@@ -164,20 +158,23 @@ def train_steps(
                 place, kind=KIND, config=config, seeds=seeds, device=str(device), replace=anew
             )
         try:
-            return (yield from _run(Recorder(training, log, report), interrupts, save_first=True))
+            with closing(
+                _run(Recorder(training, log, report), interrupts, save_first=True)
+            ) as run:
+                first = next(run)
+                if replace:
+                    training.check()  # if that fails, the earlier run is put back
+                if log is not None:
+                    log.settle()
+                yield first
+                return (yield from run)
         except (ValueError, OSError, ImportError):
             if training.step == 0 and log is not None:
                 # Nothing was trained: free the name again. A mounted folder itself stays.
-                shutil.rmtree(place, ignore_errors=True)
+                remove_start(place)
+                with suppress(OSError):
+                    place.rmdir()
             raise
-
-
-def _try_step(config: TrainConfig, directory: Path, device: torch.device) -> None:
-    """Take the first step of a run, of which nothing is kept; collective."""
-    training = Training(config, directory, device)
-    training.take_step(*next(training.batches()))
-    training.check()
-    training.unwrap()
 
 
 def resume_steps(
