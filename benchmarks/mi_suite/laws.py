@@ -768,5 +768,3 @@ _add(
     _oscillators,
     lambda: _mises_information(6.0),
 )
-
-FAMILIES = tuple(dict.fromkeys(law.family for law in LAWS.values()))

@@ -3,6 +3,7 @@
     python benchmarks/mi_suite/score.py run --out FILE [--methods ...] [--processes 2]
     python benchmarks/mi_suite/score.py table FILE [FILE ...]
 
+With ``--held-out`` both commands take the laws of ``held_out.py`` instead of those of ``laws.py``.
 ``run`` appends one JSON line per fit and leaves out what the file already holds, so it may be
 stopped at any moment and continued. Of each block of five seeds the small tables come first.
 """
@@ -17,9 +18,12 @@ from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
-from laws import FAMILIES, LAWS
+from held_out import HELD_OUT
+from laws import LAWS
 from methods import METHODS
 
+ALL_LAWS = LAWS | HELD_OUT
+FAMILIES = tuple(dict.fromkeys(law.family for law in ALL_LAWS.values()))
 ROWS = (200, 1000, 5000)
 SEEDS_AT_ONCE = 5
 WITHIN = 1.1  # of the smallest error counts as the best
@@ -38,7 +42,7 @@ def fit(piece):
     torch.set_num_threads(1)
     law, n, seed, name = piece
     record = {"law": law, "n": n, "seed": seed, "method": name}
-    x, y, kinds = LAWS[law].sample(n, generator_of(law, n, seed))
+    x, y, kinds = ALL_LAWS[law].sample(n, generator_of(law, n, seed))
     began = time.perf_counter()
     try:
         answer = METHODS[name](x, y, kinds, seed)
@@ -74,7 +78,7 @@ def run(args):
         for rows in ([n for n in args.n if n <= 1000], [n for n in args.n if n > 1000])
         for seed in seeds[start : start + SEEDS_AT_ONCE]
         for n in rows
-        for law in args.laws
+        for law in args.laws or (HELD_OUT if args.held_out else LAWS)
         for method in args.methods
     ]
     waiting = [piece for piece in pieces if piece not in done]
@@ -111,7 +115,7 @@ def errors(records):
     squares = defaultdict(list)
     for (law, n, _, method), record in records.items():
         if record.get("applies", True):
-            squares[law, method, n].append((answer_of(record) - LAWS[law].truth) ** 2)
+            squares[law, method, n].append((answer_of(record) - ALL_LAWS[law].truth) ** 2)
     by_n = defaultdict(dict)
     for (law, method, n), values in squares.items():
         by_n[law, method][n] = math.sqrt(sum(values) / len(values))
@@ -132,7 +136,7 @@ def print_errors(records):
     methods = sorted({method for _, method in by_n})
     best = {method: 0 for method in methods}
     print(f"| law | truth | {' | '.join(methods)} |\n|{'---|' * (len(methods) + 2)}")
-    laws = [name for name in LAWS if any((name, method) in by_n for method in methods)]
+    laws = [name for name in ALL_LAWS if any((name, method) in by_n for method in methods)]
     for name in laws:
         # A method is compared where it was run on every n.
         whole = {
@@ -151,7 +155,7 @@ def print_errors(records):
             good &= not method.endswith("-limit")
             best[method] += good
             cells.append(f"**{whole[method]:.3f}**" if good else f"{whole[method]:.3f}")
-        print(f"| {name} | {LAWS[name].truth:.3f} | {' | '.join(cells)} |")
+        print(f"| {name} | {ALL_LAWS[name].truth:.3f} | {' | '.join(cells)} |")
     counts = " | ".join(str(best[method]) for method in methods)
     print(f"| best or within 10 % | {len(laws)} laws | {counts} |")
 
@@ -165,15 +169,17 @@ def print_coverage(records):
             continue
         print(f"\n{method}: smallest number {min(answer_of(r) for r in own):.4g}")
         for family in (*FAMILIES, "all"):
-            part = [r for r in limits if family in (LAWS[r["law"]].family, "all")]
-            two = [r for r in sides if family in (LAWS[r["law"]].family, "all")]
+            part = [r for r in limits if family in (ALL_LAWS[r["law"]].family, "all")]
+            two = [r for r in sides if family in (ALL_LAWS[r["law"]].family, "all")]
+            if not part and not two:
+                continue
             text = f"  {family:<13}"
             if part:
-                above = sum(r["lower"] > LAWS[r["law"]].truth + 1e-9 for r in part)
+                above = sum(r["lower"] > ALL_LAWS[r["law"]].truth + 1e-9 for r in part)
                 text += f"  limit above the truth {interval(above, len(part))}"
             if two:
                 held = sum(
-                    r["low"] - 1e-9 <= LAWS[r["law"]].truth <= r["high"] + 1e-9 for r in two
+                    r["low"] - 1e-9 <= ALL_LAWS[r["law"]].truth <= r["high"] + 1e-9 for r in two
                 )
                 text += f"  interval holds it {interval(held, len(two))}"
             print(text)
@@ -194,7 +200,12 @@ def print_seconds(records):
 
 
 def table(args):
-    records = {key: r for key, r in read(args.files).items() if not args.n or key[1] in args.n}
+    laws = HELD_OUT if args.held_out else LAWS
+    records = {
+        key: record
+        for key, record in read(args.files).items()
+        if key[0] in laws and (not args.n or key[1] in args.n)
+    }
     everything = with_limit(records)
     if args.compared:
         wanted = {name for name in args.compared} | {f"{name}-limit" for name in args.compared}
@@ -210,7 +221,9 @@ def main():
     command = commands.add_parser("run")
     command.add_argument("--out", required=True)
     command.add_argument("--methods", nargs="+", default=["flatnce"], choices=list(METHODS))
-    command.add_argument("--laws", nargs="+", default=list(LAWS), choices=list(LAWS))
+    chosen = command.add_mutually_exclusive_group()
+    chosen.add_argument("--laws", nargs="+", choices=list(ALL_LAWS))
+    chosen.add_argument("--held-out", action="store_true", help="the laws of held_out.py")
     command.add_argument("--n", nargs="+", type=int, default=list(ROWS))
     command.add_argument("--seeds", type=int, default=20)
     command.add_argument("--first-seed", type=int, default=0)
@@ -218,6 +231,7 @@ def main():
     command.set_defaults(function=run)
     command = commands.add_parser("table")
     command.add_argument("files", nargs="+")
+    command.add_argument("--held-out", action="store_true", help="the laws of held_out.py")
     command.add_argument("--compared", nargs="+", help="only these methods")
     command.add_argument("--n", nargs="+", type=int, help="only these numbers of rows")
     command.set_defaults(function=table)

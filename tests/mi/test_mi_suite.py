@@ -24,7 +24,7 @@ def _module(name):
 
 @pytest.fixture(scope="module")
 def score():
-    names = ("laws", "methods", "score")
+    names = ("laws", "held_out", "methods", "score")
     before = {name: sys.modules.get(name) for name in names}
     yield [_module(name) for name in names][-1]
     for name, module in before.items():
@@ -35,7 +35,8 @@ def score():
 
 def test_every_truth_is_the_mean_log_density_ratio_of_drawn_rows(score):
     assert len(score.LAWS) >= 30 and len(score.FAMILIES) >= 8
-    for law in score.LAWS.values():
+    assert 12 <= len(score.HELD_OUT) <= 16 and not score.LAWS.keys() & score.HELD_OUT.keys()
+    for law in score.ALL_LAWS.values():
         n = 1000 if law.family == "small images" else 5000
         x, y, ratio = law.draw(n, np.random.default_rng(12))
         assert len(x) == len(y) == len(ratio) == n
@@ -62,6 +63,34 @@ def test_tables_depend_on_law_rows_and_seed_only(score):
     assert np.array_equal(draws[0], draws[1]) and not np.array_equal(draws[0], draws[2])
     kinds = score.LAWS["labels-rings"].sample(5, score.generator_of("a", 5, 0))[2]
     assert kinds == (("number", "number"), ("category",))
+    x, _, kinds = score.HELD_OUT["mixed-two-slopes"].sample(5, score.generator_of("a", 5, 0))
+    assert x.shape == (5, 3) and kinds == (("category", "number", "count"), ("number",))
+
+
+def test_gratings_of_two_directions_cannot_be_confused_by_the_pixel_noise(score):
+    waves = sys.modules["held_out"]._GRATINGS
+    row, column = np.divmod(np.arange(64), 8)
+    phase = 2 * math.pi / 8 * (waves @ np.stack((row, column)))
+    planes = np.concatenate((np.cos(phase), np.sin(phase)))
+    assert np.allclose(planes @ planes.T, 32 * np.eye(12), atol=1e-9)
+    # A grating has length 1.5 · √32 in its plane. To be confused, the noise in two planes must be
+    # together as long as half the distance to the nearest grating of another plane.
+    deviations = 1.5 * math.sqrt(2 * 32) / 2 / 0.5
+    assert math.exp(-(deviations**2) / 2) * (1 + deviations**2 / 2) < 1e-12
+
+
+def test_held_out_laws_are_run_and_shown_only_on_request(score, tmp_path, monkeypatch, capsys):
+    own = _records("few-triangle", "cca", [0.25]) | _records("few-noisy-ring", "cca", [0.25])
+    out = tmp_path / "scores.jsonl"
+    out.write_text("".join(json.dumps(record) + "\n" for record in own.values()))
+    for option, shown, hidden in (
+        ([], "few-triangle", "few-noisy-ring"),
+        (["--held-out"], "few-noisy-ring", "few-triangle"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["score.py", "table", str(out), *option])
+        score.main()
+        text = capsys.readouterr().out
+        assert f"| {shown} |" in text and hidden not in text
 
 
 def _records(law, method, values, n=200, **more):
@@ -114,6 +143,7 @@ def test_a_run_continues_after_a_line_that_was_cut_off(score, tmp_path, monkeypa
 
     monkeypatch.setattr(score.multiprocessing, "get_context", lambda kind: _Context(InOneProcess))
     given = {"n": [200], "seeds": 2, "first_seed": 0, "laws": ["few-triangle"], "processes": 1}
+    given["held_out"] = False
     score.run(argparse.Namespace(out=out, methods=["cca"], **given))
     found = score.read([out])
     assert len(found) == 2 and found[key]["value"] == 0.25  # kept, not computed again
