@@ -93,14 +93,19 @@ def _histogram(x, y, kinds, seed):
     return {"value": float(value)}
 
 
+def _without_ties(x, y, seed):
+    """Tables with noise of 1e-8, for packages whose nearest neighbours must not coincide."""
+    rng = np.random.default_rng(seed)
+    return [table + 1e-8 * rng.standard_normal(table.shape) for table in (x, y)]
+
+
 def _infomeasure(x, y, kinds, seed):
     import infomeasure
 
     if _is(kinds, 0, CATEGORIES) and _is(kinds, 1, CATEGORIES):
         both = _codes(x), _codes(y)
         return {"value": float(infomeasure.mutual_information(*both, approach="miller_madow"))}
-    rng = np.random.default_rng(seed)
-    sides = [table + 1e-8 * rng.standard_normal(table.shape) for table in (x, y)]
+    sides = _without_ties(x, y, seed)
     return {"value": float(infomeasure.mutual_information(*sides, approach="ksg"))}
 
 
@@ -121,23 +126,47 @@ def _torch_mist(x, y, kinds, seed):
     from torch_mist import estimate_mi
 
     torch.manual_seed(seed)
-    sides = tuple(
-        torch.from_numpy((table - table.mean(0)) / table.std(0)).float() for table in (x, y)
-    )
+    np.random.seed(seed)
+    sides = [torch.from_numpy((table - table.mean(0)) / table.std(0)).float() for table in (x, y)]
     with contextlib.redirect_stdout(io.StringIO()):
-        value = estimate_mi(
-            sides, estimator="smile", hidden_dims=[256, 256], max_iterations=2000, verbose=False
-        )
-    return {"value": _plain(value[0] if isinstance(value, tuple) else value)}
+        value = estimate_mi(tuple(sides), verbose=False)
+    return {"value": _plain(float(value[0] if isinstance(value, tuple) else value))}
 
 
-def _bmi(name):
-    def method(x, y, kinds, seed):
-        import bmi
+def _bmi_ksg(x, y, kinds, seed):
+    import bmi
 
-        return {"value": _plain(getattr(bmi.estimators, name)().estimate(x, y))}
+    found = bmi.estimators.KSGEnsembleFirstEstimator()
+    return {"value": _plain(found.estimate(*_without_ties(x, y, seed)))}
 
-    return method
+
+def _bmi_cca(x, y, kinds, seed):
+    import bmi
+
+    return {"value": _plain(bmi.estimators.CCAMutualInformationEstimator().estimate(x, y))}
+
+
+def _bmi_infonce(x, y, kinds, seed):
+    """Defaults, but a batch of 256 rows is cut to the training half, which must be larger."""
+    import bmi
+
+    batch = min(256, len(x) // 2 - 1)
+    found = bmi.estimators.InfoNCEEstimator(batch_size=batch, seed=seed, verbose=False)
+    return {"value": _plain(found.estimate(x, y))}
+
+
+def _npeet(x, y, kinds, seed):
+    import npeet_plus
+
+    np.random.seed(seed)
+    labels = [_is(kinds, side, CATEGORIES) for side in (0, 1)]
+    if all(labels):
+        return {"value": float(npeet_plus.midd(_codes(x), _codes(y), base=math.e))}
+    if labels[1]:
+        return {"value": float(npeet_plus.micd(x, _codes(y)[:, None], base=math.e))}
+    if labels[0]:
+        return {"value": float(npeet_plus.micd(y, _codes(x)[:, None], base=math.e))}
+    return {"value": float(npeet_plus.mi(x, y, base=math.e))}
 
 
 METHODS = {
@@ -151,6 +180,8 @@ METHODS = {
     "infomeasure": _infomeasure,
     "latentmi": _latentmi,
     "torch-mist": _torch_mist,
-    "bmi-ksg": _bmi("KSGEnsembleFirstEstimator"),
-    "bmi-infonce": _bmi("InfoNCEEstimator"),
+    "bmi-ksg": _bmi_ksg,
+    "bmi-cca": _bmi_cca,
+    "bmi-infonce": _bmi_infonce,
+    "npeet": _npeet,
 }

@@ -5,6 +5,7 @@ import importlib.util
 import json
 import math
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -162,3 +163,36 @@ def test_a_method_that_fails_is_recorded(score, monkeypatch):
     monkeypatch.setitem(score.METHODS, "fails", fails)
     record = score.fit(("few-triangle", 60, 0, "fails"))
     assert record["error"] == "RuntimeError: no answer" and score.answer_of(record) == 0.0
+
+
+def test_adapters_pass_labels_nats_and_batches_that_the_packages_accept(score, monkeypatch):
+    calls = []
+
+    def record(name, value=0.5):
+        def function(x, y, **choices):
+            calls.append((name, np.shape(x), np.shape(y), choices))
+            return value
+
+        return function
+
+    names = ("midd", "micd", "mi")
+    npeet = types.SimpleNamespace(**{name: record(name) for name in names})
+    monkeypatch.setitem(sys.modules, "npeet_plus", npeet)
+    for law in ("categories-xor", "labels-rings", "mixed-steps", "few-swissroll"):
+        assert score.fit((law, 50, 0, "npeet"))["value"] == 0.5
+    nats = {"base": math.e}
+    assert calls == [
+        ("midd", (50,), (50,), nats),
+        ("micd", (50, 2), (50, 1), nats),
+        ("micd", (50, 1), (50, 1), nats),  # Y is the number and X the label
+        ("mi", (50, 2), (50, 1), nats),
+    ]
+
+    def infonce(batch_size, seed, verbose):
+        assert batch_size < 25 and seed == 3
+        return types.SimpleNamespace(estimate=record("infonce", math.nan))
+
+    bmi = types.SimpleNamespace(estimators=types.SimpleNamespace(InfoNCEEstimator=infonce))
+    monkeypatch.setitem(sys.modules, "bmi", bmi)
+    found = score.fit(("few-normal", 50, 3, "bmi-infonce"))
+    assert found["value"] is None and "error" not in found
