@@ -59,8 +59,8 @@ def test_tree_and_all_distances_count_alike(mixed, dimensions, monkeypatch):
     x, y = gaussians(200, 0.7, dimensions)
     x = np.round(x) if mixed else x
     y = np.round(y) if mixed and dimensions == 1 else y
-    by_tree = classical._by_tree(x, y, 3, mixed)
-    np.testing.assert_array_equal(by_tree, classical._by_distances(x, y, 3, mixed))
+    by_tree = classical._by_tree(x, y, (3, 6), mixed)
+    np.testing.assert_array_equal(by_tree, classical._by_distances(x, y, (3, 6), mixed))
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.6, 0.95])

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flatnce.extras import require_extra
-from flatnce.mi.classical import Integers, Table, gaussian_copula, ksg_terms
+from flatnce.mi.classical import TREE_COLUMNS, Integers, Table, gaussian_copula, ksg_terms
 from flatnce.mi.cleaning import normal_scores
 
 __all__ = []
@@ -28,9 +28,8 @@ METHODS: Mapping[str, str] = {
     "gaussian-classes": "Gaussian classes, the mean of their value on own and on other rows",
     "label-neighbours": "nearest neighbours of each class",
     "gaussian-copula": "correlations of normal scores",
-    "gaussian-and-critic": "correlations of normal scores, and what training added to them",
     "neighbours": "nearest neighbours",
-    "critic": "the trained critic, on rows that did not train it",
+    "critic": "the trained critic, between its value on own and on other rows",
 }
 
 
@@ -60,6 +59,7 @@ class CriticValues:
     lower: float  # certified
     start: float  # the Gaussian critic on validation rows, before training
     validation: float  # after training
+    train: float  # on rows that trained it, so too high
     independent: bool = True  # rows; other methods take them as such
 
 
@@ -115,8 +115,7 @@ class Side:
     @cached_property
     def normal(self) -> bool:
         """Whether the principal components of normal scores are about normal (kurtosis)."""
-        scores = normal_scores(self.uniform, np.sort(self.uniform, axis=0))
-        axes = np.linalg.svd(scores, full_matrices=False)[0][:, :5]
+        axes = np.linalg.svd(self.scores, full_matrices=False)[0][:, :5]
         excess = (axes**4).mean(axis=0) / (axes**2).mean(axis=0) ** 2 - 3
         return abs(float(excess.mean())) < max(4 * (24 / axes.size) ** 0.5, 0.35)
 
@@ -130,31 +129,48 @@ class Side:
 
     @cached_property
     def uniform(self) -> Table:
-        """Ranks of each column, equal values in random order: no information is lost."""
+        """Ranks of each column, equal values in random order: no information is lost.
+
+        They are spread within their steps: of values on a grid, neighbours find too much.
+        """
         noise = self.random.uniform(size=self.table.shape)
         order = [np.lexsort(both) for both in zip(noise.T, self.table.T, strict=True)]
-        return (np.argsort(np.stack(order, axis=1), axis=0) + 0.5) / len(self.table)
+        return (np.argsort(np.stack(order, axis=1), axis=0) + noise) / len(self.table)
 
     @cached_property
-    def even(self) -> bool:
-        """Whether every column is uniform on its range, by the test of Kolmogorov and Smirnov."""
-        ordered = np.sort(self.table, axis=0)
-        span = ordered[-1] - ordered[0]
-        grid = np.linspace(0, 1, len(ordered))[:, None]
-        return bool(np.abs((ordered - ordered[0]) / span - grid).max() < 1.36 / len(grid) ** 0.5)
+    def scores(self) -> Table:
+        """Normal scores of the ranks."""
+        return normal_scores(self.uniform, np.sort(self.uniform, axis=0)).astype(np.float64)
 
 
 @dataclass(frozen=True)
 class _Value:
     nats: float
     error: float  # standard error
-    bias: float = 0.0  # what it may be off by, beside
-    shift: float = 0.0  # of the middle of the interval
+    below: float = 0.0  # how far beside the truth may lie below
+    above: float = 0.0
 
     @property
     def interval(self) -> tuple[float, float]:
-        middle, reach = self.nats + self.shift, 1.96 * self.error + self.bias
-        return middle - reach, middle + reach
+        reach = 1.96 * self.error
+        return self.nats - reach - self.below, self.nats + reach + self.above
+
+
+def _skewed(nats: float, error: float, below: float, above: float) -> _Value:
+    """A value whose deviation grows with the root of the information: it may lie higher."""
+    reach = 1.96 * error
+    half = reach**2 / max(nats, reach, 1e-12) / 2
+    return _Value(nats, error, below, above + half + math.hypot(reach, half) - reach)
+
+
+def _error(terms: Table) -> float:
+    """Standard error of a mean, by Student's t where a few rows carry the variance."""
+    centred = terms - terms.mean()
+    variance = max(float((centred**2).mean()), 1e-24)
+    kurtosis = max(float((centred**4).mean()) / variance**2, 1.1)
+    freedom = max(2 * len(terms) / (kurtosis - 1), 2.0)  # of the variance, after Satterthwaite
+    students = require_extra("scipy.special", "the interval", "mi")
+    return math.sqrt(variance / len(terms)) * float(students.stdtrit(freedom, 0.975)) / 1.96
 
 
 def best_estimate(
@@ -205,36 +221,58 @@ def _chosen(
         return _labelled(left, right) if labels[1] else _labelled(right, left)
     near = _neighbours(left, right, columns)
     if columns <= FEW_COLUMNS or critic is None:
-        if gaussian is not None and _looks_gaussian(left, right, gaussian.nats, near):
+        if gaussian is not None and _looks_gaussian(left, right):
             why = "neighbours do not contradict a Gaussian dependence of the ranks"
-            return "gaussian-copula", why, gaussian
+            missed = max(near.nats - gaussian.nats, 0.0)  # correlations find no more than there is
+            return "gaussian-copula", why, replace(gaussian, above=gaussian.above + missed)
         return "neighbours", f"{columns} columns, and not a Gaussian dependence", near
+    return _in_many_columns(left, right, critic, gaussian, near)
+
+
+def _in_many_columns(
+    left: Side, right: Side, critic: CriticValues, gaussian: _Value | None, near: _Value
+) -> tuple[str, str, _Value]:
+    """Of methods that mostly say too little, take the one that finds most beyond its error.
+
+    Correlations stand unless held-out rows contradict them. The interval reaches up to what
+    training rows show and others do not confirm, and half the way to what another method says.
+    """
+    rows, columns = len(left.table), left.table.shape[1] + right.table.shape[1]
     if not (left.normal and right.normal):
         gaussian = None
-    found, least = max(critic.start, critic.validation, critic.nats), near.nats - 2 * near.error
-    # A Gaussian value that critics cannot confirm does not count against neighbours that they do.
-    against = gaussian.nats if gaussian is not None and found < near.nats / 2 else found
-    if least > max(found, against):
-        return "neighbours", "neighbours find more than critics on validation rows", near
-    if gaussian is not None:
-        unconfirmed = max(gaussian.nats - found, 0.0) / 2
-        gaussian = replace(gaussian, bias=unconfirmed)
-    gain = critic.validation - critic.start
-    if gaussian is not None and gain <= max(critic.standard_error, 0.01):
-        why = "training found no more than a Gaussian critic on validation rows"
-        return "gaussian-copula", why, gaussian
-    if gaussian is not None:
-        error = math.hypot(gaussian.error, critic.standard_error)
-        value = _Value(gaussian.nats + gain, error, gaussian.bias + gain, gaussian.shift)
-        return "gaussian-and-critic", "training found more than a Gaussian critic", value
-    value = _from_critic(critic, rows if rows < 3 * columns else None)
+    found = max(critic.start, critic.validation, critic.nats)
+    hidden = gaussian is not None and near.nats < gaussian.nats / 3  # from so few neighbours
+    few = f"{rows} rows leave open what {columns} columns could show: a lower bound only"
+    if near.nats - 2 * near.error > found and not hidden:
+        if rows < 3 * columns and found < near.nats / 2:
+            return "neighbours", few, replace(near, above=math.log(rows))
+        value = _disagreeing(near, found)
+        return "neighbours", "neighbours find more than critics on validation rows", value
+    if gaussian is not None and critic.nats - 2 * critic.standard_error <= gaussian.nats:
+        apart = max(gaussian.nats - found, 0.0) / 2
+        above = gaussian.above + max(critic.train - critic.nats, apart)
+        value = replace(gaussian, below=gaussian.below + apart, above=above)
+        return "gaussian-copula", "critics on held-out rows do not contradict correlations", value
+    value = _from_critic(critic)
+    if rows < 3 * columns or critic.train > 3 * critic.nats:
+        return "critic", few, replace(value, above=math.log(rows))
     return "critic", f"{columns} columns, and not a Gaussian dependence", value
 
 
-def _from_critic(critic: CriticValues, few: int | None = None) -> _Value:
-    """The critic's value; so few rows for the columns leave open all that they could show."""
-    bias = abs(critic.validation - critic.nats) if few is None else math.log(few)
-    return _Value(critic.nats, critic.standard_error, bias)
+def _disagreeing(value: _Value, other: float) -> _Value:
+    """Let the interval reach half the way to what another method says."""
+    apart = (other - value.nats) / 2
+    return replace(
+        value, below=value.below + max(-apart, 0.0), above=value.above + max(apart, 0.0)
+    )
+
+
+def _from_critic(critic: CriticValues) -> _Value:
+    """The mean of own and other rows, which adds at most half of what others confirm."""
+    unproven = max(critic.train - critic.nats, 0.0)
+    added = min(unproven, max(critic.nats, 0.0)) / 2
+    apart = abs(critic.validation - critic.nats)
+    return _Value(critic.nats + added, critic.standard_error, apart + added, apart + unproven)
 
 
 def _plug_in(left: Side, right: Side) -> _Value:
@@ -261,8 +299,9 @@ def _plug_in(left: Side, right: Side) -> _Value:
     both = (ratios[0] + ratios[1]) / 2
     # Near independence the deviation is that of χ² with as many degrees of freedom.
     freedom = (len(left.counts) - 1) * (len(right.counts) - 1)
-    error = math.sqrt(float(ratios[0].var()) / rows + freedom / (2 * rows**2))
-    return _Value(float(both.mean()), error, float((ratios[0] - ratios[1]).mean()) / 4)
+    error = math.sqrt(_error(ratios[0]) ** 2 + freedom / (2 * rows**2))
+    bias = float((ratios[0] - ratios[1]).mean()) / 4
+    return _skewed(float(both.mean()), error, bias, bias)
 
 
 def _labelled(numbers: Side, label: Side) -> tuple[str, str, _Value]:
@@ -289,8 +328,9 @@ def _labelled(numbers: Side, label: Side) -> tuple[str, str, _Value]:
             losses[name] = _log_ratios(known, label.codes, shares)
     best = max(losses, key=lambda name: losses[name].mean(), default="neighbours")
     apart = label.codes[:, None] * 1e9  # neighbours have the same label
-    terms = [ksg_terms(table, apart, k, standardise=False, ties="mixed") for k in (3, 6)]
-    near_value = _of_terms(terms[0], terms[1])
+    few, more = ksg_terms(table, apart, (3, 6), standardise=False, ties="mixed")
+    bias = 3 * abs(float((few - more).mean()))
+    near_value = _Value(float(few.mean()), _error(few), bias, bias)
     both = np.zeros(rows)
     if best != "neighbours":
         fitted = candidates[best].fit(table, label.codes).predict_proba(table)
@@ -299,8 +339,8 @@ def _labelled(numbers: Side, label: Side) -> tuple[str, str, _Value]:
     if best == "neighbours" or near_value.nats - 2 * near_value.error > both.mean():
         why = "one side is a label, and its classes are not Gaussian"
         return "label-neighbours", why, near_value
-    error = float(both.std()) / rows**0.5
-    value = _Value(float(both.mean()), error, float((own - losses[best]).mean()) / 4)
+    bias = float((own - losses[best]).mean()) / 4
+    value = _disagreeing(_skewed(float(both.mean()), _error(both), bias, bias), near_value.nats)
     return "gaussian-classes", f"one side is a label; {best} boundaries fit best", value
 
 
@@ -311,22 +351,29 @@ def _log_ratios(known: Table, codes: Integers, shares: Table) -> NDArray[np.floa
     return np.log((1 - floor) * known[rows, codes] / shares[codes] + floor)
 
 
-def _of_terms(terms: Table, wider: Table, columns: int = 2) -> _Value:
-    """A mean of neighbours' terms; what twice the neighbours change says how biased it may be."""
-    value = float(terms.mean())
-    bias = 1.5 * min(columns, 6) * abs(value - float(wider.mean()))
-    return _Value(value, float(terms.std()) / len(terms) ** 0.5, bias)
-
-
 def _neighbours(left: Side, right: Side, columns: int) -> _Value:
-    """KSG on ranks where the columns are few or have long tails, else on the numbers."""
-    plain = left.discrete or right.discrete or (left.even and right.even)
-    tails = left.long_tails or right.long_tails
-    tables = [side.table for side in (left, right)]
-    if tails or (columns <= FEW_COLUMNS + 1 and not plain):
-        tables = [side.uniform for side in (left, right)]
-    terms = [ksg_terms(tables[0], tables[1], k) for k in (3, 6)]
-    return _of_terms(terms[0], terms[1], columns)
+    """KSG on the numbers, ranks or normal scores: where it finds most, smoothing loses least.
+
+    More neighbours lose more. At edges the loss is of order (k/n)^(1/d), in smooth places of
+    order (k/n)^(2/d), which extrapolates it to k = 0. In up to three columns the correction
+    would be noisier than what it removes, in many the dimension that they fill is unknown:
+    there it goes into the interval alone.
+    """
+    pairs = [(left.table, right.table)]
+    if columns > TREE_COLUMNS:
+        if left.long_tails or right.long_tails:
+            pairs = [(left.scores, right.scores)]
+    elif not (left.discrete or right.discrete):
+        pairs += [(left.uniform, right.uniform), (left.scores, right.scores)]
+    each_k = [min(k, len(left.table) - 1) for k in (3, 6, 12)]
+    found = [ksg_terms(*pair, each_k) for pair in pairs]
+    terms = max(found, key=lambda each: float((each[0] + each[1]).mean()))
+    value, lost = float(terms[0].mean()), float((terms[0] - terms[2]).mean())
+    dimension = min(columns, 6)  # more columns than that are seldom filled
+    edge, smooth = (1 / (4 ** (order / dimension) - 1) for order in (1, 2))
+    added = smooth * max(lost, 0.0) / 2 if FEW_COLUMNS < columns <= 6 else 0.0
+    reach = edge * abs(lost)
+    return _skewed(value + added, _error(terms[0]), reach + added, max(2 * reach - added, 0.0))
 
 
 def _gaussian(x: Table, y: Table) -> _Value | None:
@@ -341,13 +388,25 @@ def _gaussian(x: Table, y: Table) -> _Value | None:
     rows, pairs, reach = len(x), x.shape[1] * y.shape[1], 1.96**2 / len(x)
     shared = min(2 * value + reach, x.shape[1], y.shape[1])
     variance = max(shared, 0.0) / rows + pairs / (2 * rows**2)
-    return _Value(value, math.sqrt(variance), shift=reach)
+    return _Value(value, math.sqrt(variance), below=-reach, above=reach)
 
 
-def _looks_gaussian(left: Side, right: Side, gaussian: float, near: _Value) -> bool:
-    """Whether nearest neighbours find the information of correlations, within their errors."""
-    if left.atoms or right.atoms or abs(near.nats - gaussian) > 2.5 * near.error + 0.02:
+def _looks_gaussian(left: Side, right: Side) -> bool:
+    """Whether neighbours find no more than correlations, row by row, and not much less."""
+    if left.atoms or right.atoms:
         return False
-    scores = [normal_scores(side.uniform, np.sort(side.uniform, axis=0)) for side in (left, right)]
-    terms = ksg_terms(scores[0], scores[1], 10)
-    return abs(float(terms.mean()) - gaussian) <= 2 * float(terms.std()) / len(terms) ** 0.5
+    own = _gaussian_terms(left.scores, right.scores)
+    apart = [terms - own for terms in ksg_terms(left.scores, right.scores, (3, 6))]
+    few, more = (float(each.mean() / each.std()) * len(own) ** 0.5 for each in apart)
+    return -3 < few < 2.5 and more < 2.5
+
+
+def _gaussian_terms(x: Table, y: Table) -> Table:
+    """Log density ratio of every row under a Gaussian law with these correlations."""
+    total = np.zeros(len(x))
+    for table, sign in ((x, 1), (y, 1), (np.hstack((x, y)), -1)):
+        centred = table - table.mean(axis=0)
+        spread = centred.T @ centred / len(x)
+        squares = (centred * np.linalg.solve(spread, centred.T).T).sum(axis=1)
+        total += sign * (np.linalg.slogdet(spread)[1] + squares) / 2
+    return total

@@ -5,6 +5,7 @@ rows, k = 10, 6 nats: 1.3). The Gaussian estimators are exact where the distribu
 copula) is Gaussian and see nothing else.
 """
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -67,23 +68,26 @@ def ksg(
         standardise: Scale every column to unit variance first.
         seed: Seed of the jitter.
     """
-    return float(np.mean(ksg_terms(x, y, k, ties=ties, standardise=standardise, seed=seed)))
+    terms = ksg_terms(x, y, (k,), ties=ties, standardise=standardise, seed=seed)
+    return float(terms[0].mean())
 
 
 def ksg_terms(
     x: ArrayLike,
     y: ArrayLike,
-    k: int = 3,
+    each_k: Sequence[int],
     *,
     ties: str = "jitter",
     standardise: bool = True,
     seed: int = 0,
-) -> Table:
-    """The term of each row, of which :func:`ksg` is the mean."""
+) -> list[Table]:
+    """For each k the terms of the rows, of which :func:`ksg` is the mean."""
     sides = list(two_tables(x, y))
     rows = len(sides[0])
     check_choice("ties", ties, ("jitter", "mixed"))
-    if not 1 <= k < rows:
+    for k in each_k:
+        if 1 <= k < rows:
+            continue
         raise ValueError(f"k={k} must lie between 1 and {rows - 1}, the rows less 1")
     generator = np.random.default_rng(seed)
     for number, table in enumerate(sides):
@@ -95,9 +99,11 @@ def ksg_terms(
             side = side + _noise(side, generator)
         sides[number] = side
     count = _by_tree if sides[0].shape[1] + sides[1].shape[1] <= TREE_COLUMNS else _by_distances
-    left, right, order = count(sides[0], sides[1], k, ties == "mixed")
     digamma = require_extra("scipy.special", "KSG", "mi").digamma
-    return digamma(order) - digamma(left + 1) - digamma(right + 1) + digamma(rows)
+    return [
+        digamma(order) - digamma(left + 1) - digamma(right + 1) + digamma(rows)
+        for left, right, order in count(sides[0], sides[1], each_k, ties == "mixed")
+    ]
 
 
 def _noise(side: Table, generator: np.random.Generator) -> Table:
@@ -118,27 +124,31 @@ def _noise(side: Table, generator: np.random.Generator) -> Table:
 # nearly every point.
 
 
-def _by_tree(left: Table, right: Table, k: int, mixed: bool) -> Counts:
+def _by_tree(left: Table, right: Table, each_k: Sequence[int], mixed: bool) -> list[Counts]:
     spatial = require_extra("scipy.spatial", "KSG", "mi")
 
     def within(tree: Any, side: Table, radius: Table) -> Integers:
         return tree.query_ball_point(side, radius, p=np.inf, return_length=True) - 1
 
     joint = np.hstack((left, right))
-    tree = spatial.cKDTree(joint)
-    radius = tree.query(joint, k + 1, p=np.inf)[0][:, -1]  # the point itself is one of them
-    order = np.full(len(joint), k)
-    if mixed:
-        order = np.where(radius == 0, within(tree, joint, np.zeros(len(joint))) + 1, k)
-    reach = np.nextafter(radius, 0)  # strictly within; 0 stays 0
-    near = [within(spatial.cKDTree(side), side, reach) for side in (left, right)]
-    return near[0], near[1], order
+    tree, sides = spatial.cKDTree(joint), [spatial.cKDTree(side) for side in (left, right)]
+    # The point itself is one of them.
+    distances = tree.query(joint, max(each_k) + 1, p=np.inf)[0]
+    counts = []
+    for k in each_k:
+        radius, order = distances[:, k], np.full(len(joint), k)
+        if mixed:
+            order = np.where(radius == 0, within(tree, joint, np.zeros(len(joint))) + 1, k)
+        reach = np.nextafter(radius, 0)  # strictly within; 0 stays 0
+        near = [within(sides[number], side, reach) for number, side in enumerate((left, right))]
+        counts.append((near[0], near[1], order))
+    return counts
 
 
-def _by_distances(left: Table, right: Table, k: int, mixed: bool) -> Counts:
+def _by_distances(left: Table, right: Table, each_k: Sequence[int], mixed: bool) -> list[Counts]:
     sides = [torch.from_numpy(np.ascontiguousarray(side)) for side in (left, right)]
     rows = len(left)
-    counts = torch.empty(3, rows, dtype=torch.long)
+    counts = torch.empty(len(each_k), 3, rows, dtype=torch.long)
     step = max(DISTANCES_AT_ONCE // rows, 1)
     for start in range(0, rows, step):
         stop = min(start + step, rows)
@@ -146,15 +156,16 @@ def _by_distances(left: Table, right: Table, k: int, mixed: bool) -> Counts:
         for distances in apart:
             distances.diagonal(start).fill_(torch.inf)  # a point is not its own neighbour
         joint = torch.maximum(apart[0], apart[1])
-        radius = joint.topk(k, dim=1, largest=False)[0][:, -1:]
-        tied = radius == 0
-        for number, distances in enumerate(apart):
-            inside = (distances < radius) | (tied & (distances == 0))
-            counts[number, start:stop] = inside.sum(dim=1)
-        equal = (joint == 0).sum(dim=1) + 1
-        counts[2, start:stop] = torch.where(tied[:, 0] & mixed, equal, k)
-    near_left, near_right, order = (row.numpy() for row in counts)
-    return near_left, near_right, order
+        nearest = joint.topk(max(each_k), dim=1, largest=False)[0]
+        for k, found in zip(each_k, counts, strict=True):
+            radius = nearest[:, k - 1 : k]
+            tied = radius == 0
+            for number, distances in enumerate(apart):
+                inside = (distances < radius) | (tied & (distances == 0))
+                found[number, start:stop] = inside.sum(dim=1)
+            equal = (joint == 0).sum(dim=1) + 1
+            found[2, start:stop] = torch.where(tied[:, 0] & mixed, equal, k)
+    return [(left, right, order) for left, right, order in counts.numpy()]
 
 
 def cca(x: ArrayLike, y: ArrayLike, *, correct: bool = True) -> float:

@@ -180,8 +180,8 @@ class EstimationJob:
         if options.chosen_method.dual is not None:
             evaluation.readouts["flo"] = learned_dual_readout(parts)
         critics = [fold.critic for fold in self.folds]
-        memory = self._memory()
-        best = self._best(evaluation) if memory is None else None
+        memory, own_and_other = self._memory(), self._train_and_test(parts)
+        best = self._best(evaluation, own_and_other[0]) if memory is None else None
         flags = (
             *result.memory_flags(memory, len(tables.x)),
             *result.evaluation_flags(evaluation, best),
@@ -189,7 +189,7 @@ class EstimationJob:
                 evaluation.readouts["infonce"],
                 critics,
                 self.settings["steps"],
-                *self._train_and_test(parts),
+                *own_and_other,
             ),
             *result.data_flags(tables),
             *result.size_flags(evaluation, options.folds),
@@ -219,7 +219,7 @@ class EstimationJob:
         said = self.options.independent or self.options.blocks or self.settings["groups"]
         return None if said else memory_of(self.tables.x, self.tables.y)
 
-    def _best(self, evaluation: Evaluation) -> BestEstimate | None:
+    def _best(self, evaluation: Evaluation, train: float) -> BestEstimate | None:
         """The best estimate of the default method; None where another one was asked for."""
         options, tables = self.options, self.tables
         if options.method != "auto" or options.critic_kind != "gaussian":
@@ -238,6 +238,7 @@ class EstimationJob:
             lower=evaluation.lower,
             start=float(np.mean([critic.history[0]["validation"] for critic in critics])),
             validation=whole,
+            train=train,
             independent=len(np.unique(self.units)) == len(self.units),
         )
         return best_estimate(tables.x, tables.y, values, options.seed)
