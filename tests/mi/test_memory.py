@@ -109,3 +109,21 @@ def test_the_command_refuses_to_certify_and_takes_independent(tmp_path, capsys):
     assert "not certified" in shown and "--block " in shown and "--independent" in shown
     main([*given, "--independent"])
     assert "certified ≥" in capsys.readouterr().out
+
+
+def test_blocks_are_chosen_from_the_memory_of_the_rows(tmp_path, capsys):
+    x, y = _series(0.5, 600, 7), _series(0.5, 600, 8)
+    found = mi.estimate(x, y, blocks="auto", **QUICK)
+    assert found.settings["blocks"] == memory_of(x, y).blocks(600) >= 6
+    assert not found.flagged("dependent") and 0 < found.p_value <= 1
+    x, y = np.random.default_rng(0).normal(size=(2, 300, 1))
+    assert mi.estimate(x, y, blocks="auto", **QUICK).settings["blocks"] is None
+    walks = _series(1.0, 400, 3), _series(1.0, 400, 4)
+    with pytest.raises(ValueError, match=r"blocks='auto'.*difference the columns"):
+        mi.estimate(*walks, blocks="auto", **QUICK)
+    with pytest.raises(ValueError, match="blocks='often'"):
+        mi.estimate(x, y, blocks="often", **QUICK)
+    both = np.hstack((_series(0.8, 900, 5), _series(0.8, 900, 6)))
+    np.savetxt(tmp_path / "t.csv", both, delimiter=",", header="a,b", comments="")
+    main(["mi", str(tmp_path / "t.csv"), "--x", "a", "--block", "auto", "--steps", "5"])
+    assert "certified ≥" in capsys.readouterr().out

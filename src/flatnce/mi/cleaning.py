@@ -287,7 +287,7 @@ def units_of(
     rows: Indices,
     duplicates: Indices | None,
     groups: ArrayLike | None = None,
-    blocks: int | None = None,
+    blocks: int | str | None = None,
     given: int | None = None,
 ) -> Indices:
     """Return the unit of each row: a group, a block, or a row with its duplicates."""

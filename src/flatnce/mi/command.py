@@ -57,8 +57,8 @@ class MiOptions:
     encode: Literal["one-hot", "ordinal"] | None = None
     # A column whose equal values keep rows together in a split.
     group: Annotated[str | None, tyro.conf.arg(metavar="COLUMN")] = None
-    # Keep rows in time order together in blocks of this many rows.
-    block: Annotated[int | None, tyro.conf.arg(metavar="ROWS")] = None
+    # Keep rows in time order together in blocks of this many rows; auto: by their memory.
+    block: Annotated[int | Literal["auto"] | None, tyro.conf.arg(metavar="ROWS")] = None
     # Rows are independent, though successive ones are alike: certify a limit all the same.
     independent: bool = False
     # Use a random subset of this many rows.

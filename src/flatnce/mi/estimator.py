@@ -45,7 +45,7 @@ class EstimationOptions:
     critic: str | Critic | Callable[[], Critic] = "auto"
     transform: str = "copula"
     folds: int = 1
-    blocks: int | None = None
+    blocks: int | str | None = None
     independent: bool = False
     batch_size: int | None = None
     steps: int | None = None
@@ -295,6 +295,8 @@ def prepare(
     began = time.perf_counter()
     options.check()
     tables = cleaning.clean(x, y)
+    if options.blocks == "auto":
+        options = replace(options, blocks=_blocks_for(tables))
     units = cleaning.units_of(
         tables.rows, tables.duplicates, groups, options.blocks, tables.report.rows_given
     )
@@ -311,6 +313,20 @@ def prepare(
         names = ("batch_size", "steps", "every", "patience", "rate", "average")
         settings |= {name: getattr(training, name) for name in names}
     return EstimationJob(options, tables, units, folds, settings, began)
+
+
+def _blocks_for(tables: cleaning.CleanTables) -> int | None:
+    """The length of blocks that the memory of the rows asks for; None if they have none."""
+    memory = memory_of(tables.x, tables.y)
+    if memory is None:
+        return None
+    blocks = memory.blocks(len(tables.x))
+    if blocks is None:
+        raise ValueError(
+            "blocks='auto': the memory of these rows is too long for 20 blocks; "
+            "add rows, or difference the columns first"
+        )
+    return blocks
 
 
 def _fold(
@@ -396,7 +412,8 @@ class MutualInformation(EstimationOptions):
             scores: adds no information and loses next to none), ``standard`` or ``none``.
         folds: 1: one split, half of the rows to train, a quarter to stop and calibrate, a quarter
             to evaluate. 3 and more: cross-fitting, every row is evaluated once.
-        blocks: Keep runs of this many consecutive rows together, for time series.
+        blocks: Keep runs of this many consecutive rows together, for time series; ``auto`` takes
+            three times as many as their memory lasts, and none if there is no memory.
         independent: Certify a limit even if nearby rows are alike, because the table was
             only put into this order.
         batch_size: Pairs in a batch; by default 256, fewer for few rows.

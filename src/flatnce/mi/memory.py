@@ -27,6 +27,12 @@ class Memory:
     length: int | None  # rows after which the memory of a side is gone; None if it never is
     lag: int = 1  # 1 of successive rows, more of a season
 
+    def blocks(self, rows: int) -> int | None:
+        """Rows per block, three times the memory; None where fewer than 20 would be left."""
+        if self.length is None or 60 * self.length > rows:
+            return None
+        return max(3 * self.length, 2)
+
 
 def memory_of(x: Table, y: Table) -> Memory | None:
     """Find whether rows up to 24 apart are alike on both sides; None if chance explains it."""

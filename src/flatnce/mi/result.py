@@ -271,10 +271,8 @@ def memory_flags(memory: Memory | None, rows: int) -> Iterator[Flag]:
     if memory is None:
         return
     remedy = "The memory is too long for blocks: add rows, or difference the columns first."
-    if memory.length is not None and 60 * memory.length <= rows:  # at least 20 blocks
-        remedy = (
-            f"For a series, keep rows together, for example blocks={max(3 * memory.length, 2)}."
-        )
+    if memory.blocks(rows) is not None:
+        remedy = f"For a series, keep rows together, for example blocks={memory.blocks(rows)}."
     other = "the next row" if memory.lag == 1 else f"the row {memory.lag} rows later"
     yield flag("dependent", correlation=memory.correlation, other=other, remedy=remedy)
 

@@ -64,7 +64,7 @@ class Tables:
     y: pd.DataFrame  #: the partners of x, row by row
     notes: tuple[str, ...]  #: what was done to read them, in sentences
     group: NDArray[np.int64] | None = None  #: rows with the same number belong together
-    block: int | None = None  #: the number of consecutive rows that belong together
+    block: int | str | None = None  #: the number of consecutive rows that belong together, or auto
     rows_in_file: int = 0  #: the number of rows in the file, of which x and y may be a sample
 
 
@@ -95,7 +95,7 @@ def read_tables(
     x: str | None = None,
     y: str | None = None,
     group: str | None = None,
-    block: int | None = None,
+    block: int | str | None = None,
     encode: str | None = None,
     rows: int | None = None,
     seed: int = 0,
@@ -109,7 +109,7 @@ def read_tables(
         x: Columns of x, as :func:`flatnce.mi.tables.select` reads them.
         y: Columns of y; by default, in one file, all others that hold numbers.
         group: A column whose equal values keep rows together.
-        block: How many rows in time order belong together.
+        block: How many rows in time order belong together, or ``auto``.
         encode: How words and dates become numbers, ``one-hot`` or ``ordinal``; if None they are
             refused.
         rows: Read a random sample of this many rows, in the file's order; all if None.
@@ -121,7 +121,7 @@ def read_tables(
         raise ValueError(f"{len(paths)} files were named; name one, or one for x and one for y")
     if group is not None and block is not None:
         raise ValueError(f"--group {group} and --block {block}: give only one of them")
-    if block is not None:
+    if isinstance(block, int):
         check_at_least("block", block, 2)
     files = [_open(path, header) for path in paths]
     notes = [note for file in files for note in file.notes]
@@ -142,7 +142,7 @@ def read_tables(
             row = int(cells.index[cells.isna()][0]) + 1
             raise ValueError(f"--group {group} has no value in row {row:,} of the data")
         groups = pd.factorize(cells.astype(str), sort=True)[0].astype(np.int64)
-    if len(left) < total and block is not None:
+    if len(left) < total and isinstance(block, int):
         # Blocks are stretches of the file, not of the sample.
         groups, block = frames[0].index.to_numpy() // block, None
     return Tables(left, right, tuple(notes), groups, block, total)
