@@ -1,12 +1,13 @@
 """Files that are written as a whole."""
 
+import os
 import secrets
 from pathlib import Path
 from threading import Timer
 
 import pytest
 
-from flatnce.files import is_locked, lock, naming_file, replace_text
+from flatnce.files import is_locked, lock, naming_file, read_json, replace_text, shape
 
 
 def test_replacing_a_file_follows_no_link(tmp_path, monkeypatch):
@@ -69,3 +70,49 @@ def test_looking_at_a_lock_leaves_its_file_and_disturbs_nobody(tmp_path):
         Timer(0.03, fcntl.flock, (file, fcntl.LOCK_UN)).start()
         with lock(path, "busy") as alone:
             assert alone and is_locked(path)
+
+
+KIND = shape({"step": int}, rows=list[float])
+
+
+@pytest.mark.parametrize(
+    "content, said",
+    [
+        ("{", "Input data was truncated"),
+        ("[]", "Expected object, got array"),
+        ('{"step": "3"}', "Expected int, got str - at step"),
+        ('{"step": 3, "rows": [1, null]}', r"Expected float, got null - at rows\[1\]"),
+        ("{}", "Object missing required field step"),
+        ('{"step": 3, "x": ' + "[" * 100_000, "maximum recursion depth"),
+        ('{"step": 3, "x": "\ud800"}', "'utf-8' codec"),
+    ],
+)
+def test_json_of_other_types_is_refused_by_file_and_key(content, said, tmp_path):
+    path = tmp_path / "results.json"
+    path.write_bytes(content.encode(errors="surrogatepass"))
+    with pytest.raises(ValueError, match=rf"results\.json is damaged, .* \({said}.*\); remove it"):
+        read_json(path, KIND, "remove it")
+
+
+def test_json_keeps_further_keys_and_its_numbers(tmp_path):
+    path = tmp_path / "results.json"
+    path.write_text('{"step": 3, "rows": [1, 2.5], "other": {"a": [true]}}')
+    found = read_json(path, KIND, "remove it")
+    assert found == {"step": 3, "rows": [1, 2.5], "other": {"a": [True]}}
+    assert isinstance(found["rows"][0], int)  # keys of records depend on it
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "loop", "folder", "huge"])
+def test_only_plain_files_of_a_bounded_size_are_read(kind, tmp_path):
+    path = tmp_path / "results.json"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "huge":
+        with path.open("wb") as file:
+            file.truncate(1 << 40)  # takes no place on the disk
+    else:
+        path.symlink_to("/dev/zero" if kind == "device" else path)
+    with pytest.raises((OSError, ValueError), match=r"results\.json"):
+        read_json(path, KIND, "remove it")

@@ -1,44 +1,107 @@
-"""Files and folders that are written as a whole, by one process at a time."""
+"""Files that are read strictly, and files and folders that are written as a whole.
+
+What is read may come from a stranger: only plain files of a bounded size are read, and JSON is
+compared with the types that describe it.
+"""
 
 import errno
 import os
 import secrets
 import shutil
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, BinaryIO
 
 __all__ = [
-    "check_format",
     "check_replaceable",
     "is_locked",
+    "list_of",
     "lock",
+    "named",
     "naming_file",
     "put_back",
+    "open_plain",
     "put_in_place",
+    "read_json",
     "replace_text",
+    "shape",
 ]
+
+LARGEST = 1 << 30  # bytes of a file that is read at once
 
 REPLACED = ".replaced"
 _held: set[int] = set()  # the open files of locks
 ATTEMPTS = 5  # to take a lock that :func:`is_locked` holds for a moment
 
 
-def check_format(
-    place: Path,
-    version: object,
-    newest: int,
+def open_plain(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a file to read; a pipe or a device, which may never end, is refused."""
+    file = open(path, "rb", opener=lambda p, how: os.open(p, how | getattr(os, "O_NONBLOCK", 0)))
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "not a plain file; name another, or remove it", str(path))
+    return file
+
+
+def shape(needed: dict[str, Any], **optional: Any) -> Any:
+    """A type of JSON objects: the keys that they must have, and those that they may have.
+
+    Further keys are allowed.
+    """
+    import msgspec
+
+    may: list[Any] = [(name, kind, None) for name, kind in optional.items()]
+    return msgspec.defstruct("Shape", [*needed.items(), *may])
+
+
+def list_of(kind: Any) -> Any:
+    """The type of lists of a :func:`shape`."""
+    return list[kind]
+
+
+def named(names: str, kind: Any) -> dict[str, Any]:
+    """Keys of one type, by their names."""
+    return dict.fromkeys(names.split(), kind)
+
+
+def read_json(
+    path: Path,
+    kind: Any,
+    remedy: str,
+    newest: int | None = None,
     error: type[Exception] = ValueError,
-    writer: object = None,
-) -> None:
-    """Raise an error for a file of a newer format than this version of flatnce reads."""
-    if not isinstance(version, int) or version > newest:
+) -> dict[str, Any]:
+    """The object in a JSON file, if it has the :func:`shape` ``kind``.
+
+    An error names the file and the key; a format newer than ``newest`` asks for an upgrade.
+    """
+    import msgspec  # here, as `flatnce --help` does not need it
+
+    try:
+        with open_plain(path) as file:
+            if os.fstat(file.fileno()).st_size > LARGEST:
+                raise ValueError("it is larger than 1 GB")
+            found: dict[str, Any] = msgspec.json.decode(file.read())
+        about = found.get("flatnce", found) if isinstance(found, dict) else {}
+        about = about if isinstance(about, dict) else found  # in an export, a part of the file
+        version, writer = about.get("format_version"), about.get("flatnce")
+        is_newer = newest is not None and isinstance(version, int) and version > newest
+        if not is_newer:
+            msgspec.convert(found, kind)
+    except (ValueError, RecursionError) as problem:
+        said = str(problem).replace("`", "").replace("$.", "")
+        problems = f"{path} is damaged, or flatnce did not write it ({said})"
+        raise error(f"{problems}; {remedy}" if remedy else problems) from problem
+    if is_newer:
         by = "" if writer is None else f" (it was written by {writer})"
         raise error(
-            f"{place} has format_version {version}, this flatnce reads up to {newest}; upgrade "
+            f"{path} has format_version {version}, this flatnce reads up to {newest}; upgrade "
             f"flatnce{by}"
         )
+    return found
 
 
 def check_replaceable(where: str, what: str, is_own: bool, replace: bool) -> None:

@@ -67,7 +67,7 @@ def test_a_folder_that_is_not_a_run_of_train_is_named(tmp_path):
     with pytest.raises(ValueError, match="is not a run directory"):
         examine(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "bert"}', encoding="utf-8")
-    with pytest.raises(ValueError, match=r"flatnce did not write .*config\.json"):
+    with pytest.raises(ValueError, match=r"config\.json .*flatnce did not write"):
         examine(tmp_path)
     RunLog(tmp_path / "demo", kind="demo", config={})
     with pytest.raises(ValueError, match="holds a demo run"):
@@ -81,6 +81,7 @@ def logged(tmp_path):
     def write(*lines):
         config = preset("digits").override(objective="infonce", batch_size=64)
         log = RunLog(tmp_path / "first", kind="train", config=config, replace=True)
+        log.settle()
         for line in lines:
             log.log(line)
         return log.directory

@@ -1,7 +1,6 @@
 """``flatnce.doctor(z1, z2)``: examine the embeddings of two views, given or read from a file."""
 
 import math
-import zipfile
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from pathlib import Path
@@ -20,6 +19,7 @@ from flatnce.core.diagnostics.verdict import verdicts_on
 from flatnce.core.pairs import Pairs, two_tower, two_view
 from flatnce.diagnose.findings import Diagnosis, Finding, finding, in_order, not_known
 from flatnce.diagnose.rules import findings_on
+from flatnce.files import open_plain
 from flatnce.messages import check_choice
 
 LAYOUTS: dict[str, Any] = {"two_view": two_view, "two_tower": two_tower}
@@ -175,13 +175,13 @@ def read_embeddings(path: str | Path) -> dict[str, Any]:
     names = ("z1", "z2", "labels", "ids", "temperature", "batch_size")
     try:
         # Opened here: numpy leaves the handle of an unreadable file open.
-        with place.open("rb") as file:
+        with open_plain(place) as file:
             archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise ValueError("it holds a single array")
             there = ", ".join(sorted(archive.files)) or "nothing"
             arrays = {name: archive[name] for name in names if name in archive.files}
-    except (zipfile.BadZipFile, EOFError, KeyError, OSError, ValueError) as error:
+    except Exception as error:  # damaged or encrypted files can raise anything
         raise OSError(
             f"{place} is not a NumPy archive that can be read without running code from it "
             f"({error}); write it by numpy.savez(path, z1=..., z2=...) from plain arrays"

@@ -71,7 +71,7 @@ def examine_run(
 
     place = find_run(name)
     run = read_run(place, KIND)
-    config = TrainConfig.from_plain(run.config)
+    config = TrainConfig.from_plain(run.config, place / "config.json")
     objective = type(build_objective(config.loss, steps=1)).__name__
     history = _logged(run.metrics)
     watched, kept = run.last("watch"), ("knn", "pool_mi", "pool_ceiling", "pool_top1")

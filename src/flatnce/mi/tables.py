@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from flatnce.environment import available_memory
 from flatnce.extras import require_extra
+from flatnce.files import open_plain
 from flatnce.messages import check_at_least, check_choice, did_you_mean, format_bytes
 
 require_extra("pandas", "reading a table", "mi")
@@ -365,6 +366,7 @@ def _open(path: str | Path, header: bool = True) -> _File:
         beside = [one.name for one in path.parent.glob("*")]
         hint = did_you_mean(path.name, beside, f"name a file ({readable})")
         raise FileNotFoundError(f"{path} does not exist; {hint}")
+    open_plain(path).close()  # refuses a pipe, which may never end
     suffix = path.suffix.lower()
     if suffix == ".gz":
         suffix = Path(path.stem).suffix.lower() + ".gz"
@@ -392,9 +394,12 @@ def _open_parquet(path: Path) -> _File:
 
     def chunks(columns: list[int], size: int) -> Iterator[pd.DataFrame]:
         chosen = [names[i] for i in columns]
-        for batch in file.iter_batches(size, columns=chosen):
-            frame = batch.select(chosen).to_pandas(date_as_object=False)
-            yield frame.set_axis(columns, axis=1)
+        try:
+            for batch in file.iter_batches(size, columns=chosen):
+                frame = batch.select(chosen).to_pandas(date_as_object=False)
+                yield frame.set_axis(columns, axis=1)
+        except Exception as error:  # damaged files can raise anything
+            raise OSError(f"{path} is cut short or damaged ({error}); write it again") from error
 
     return _File(path, names, file.metadata.num_rows, chunks)
 
@@ -425,7 +430,7 @@ def _open_arrays(path: Path) -> _File:
             whole = {"": loaded} if path.suffix.lower() == ".npy" else loaded
             wanted = [name for name in arrays if set(arrays[name]) & set(columns)]
             tables = [whole[name].reshape(count, -1) for name in wanted]
-        except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        except Exception as error:  # as in _array_shapes
             raise OSError(f"{path} is cut short or damaged; write it again") from error
         held = [place for name in wanted for place in arrays[name]]
         for start in range(0, count, size):
@@ -450,7 +455,7 @@ def _array_shapes(path: Path) -> dict[str, tuple[int, ...]]:
                         layout.read_magic(file)
                         name = member.removesuffix(".npy")
                         headers[name] = layout.read_array_header_1_0(file)
-    except (ValueError, zipfile.BadZipFile) as error:
+    except Exception as error:  # damaged or encrypted files can raise anything
         problem = f"{path} is not a file of numpy arrays ({error})"
         raise ValueError(f"{problem}; write it with numpy.save or numpy.savez") from error
     if not headers:
@@ -551,6 +556,7 @@ def _encoding(raw: bytes, path: Path) -> str:
 def _cells(lines: Sequence[str], separator: str) -> list[list[str]]:
     every: Iterator[list[str]] = (line.split() for line in lines)
     if separator != WHITESPACE:
+        csv.field_size_limit(HEAD_BYTES)  # a line of another separator is one long cell
         every = csv.reader(lines, delimiter=separator, skipinitialspace=True)
     filled = (cells for cells in every if any(cell.strip() for cell in cells) or len(cells) > 1)
     return list(islice(filled, HEAD_LINES + 1))

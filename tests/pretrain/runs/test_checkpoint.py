@@ -17,7 +17,6 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from safetensors import SafetensorError
 from torch import nn
 
 from flatnce.pretrain.runs import checkpoint
@@ -190,7 +189,7 @@ def flipped(content: bytes) -> bytes:
 def test_a_file_cut_short_or_changed_is_named(tmp_path, name, damage):
     path = save(tmp_path, 1) / name
     path.write_bytes(damage(path.read_bytes().rstrip()))
-    with pytest.raises(DamagedCheckpoint, match=rf"{name} was cut short or changed"):
+    with pytest.raises(DamagedCheckpoint, match=rf"{name} (was cut short or changed|is damaged)"):
         checkpoint.load(tmp_path)
     path.unlink()
     with pytest.raises(DamagedCheckpoint, match=rf"{name} is missing"):
@@ -211,7 +210,7 @@ def test_forged_files_run_no_code(tmp_path, capsys):
     for name, content in (*forged, ("weights.safetensors", b"no weights at all")):
         (folder / name).write_bytes(content)
         sign(folder, name)
-        with pytest.raises((pickle.UnpicklingError, SafetensorError)):
+        with pytest.raises(DamagedCheckpoint, match="and its manifest too"):
             checkpoint.load(tmp_path)
     assert capsys.readouterr().out == ""
 
@@ -225,7 +224,7 @@ def test_a_part_can_be_restored_by_its_prefix(tmp_path):
     part = network()
     checkpoint.load(tmp_path).restore(part, prefix="encoder.")
     assert all(map(torch.equal, part.parameters(), whole["encoder"].parameters()))
-    with pytest.raises(RuntimeError, match=r"size mismatch for 0\.weight"):
+    with pytest.raises(CheckpointError, match=r"another model \(size mismatch for .*weight"):
         checkpoint.load(tmp_path).restore(network(6), prefix="encoder.")
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from flatnce.cli import main
 from flatnce.files import lock
-from flatnce.pretrain.runs import folder, listing
+from flatnce.pretrain.runs import folder, listing, log
 from flatnce.pretrain.runs.folder import delete, find_run, lock_beside, named_runs, run_names
 from flatnce.pretrain.runs.listing import chosen, last_lines, ordered, over_seeds, summary_of
 from flatnce.pretrain.runs.log import RunLog, read_run
@@ -60,8 +60,8 @@ def test_only_the_end_of_long_metrics_is_read(tmp_path, monkeypatch):
     file.write_text(file.read_text() * 200)
     RunLog.log(RunLog.reopen(run, kind="train", step=400), {"kind": "verdict", "verdict": "fine"})
     read = []
-    load = json.loads
-    monkeypatch.setattr(json, "loads", lambda text: read.append(len(text)) or load(text))
+    load = listing.read_line
+    monkeypatch.setattr(listing, "read_line", lambda line: read.append(len(line)) or load(line))
     assert set(last_lines(file)) == {"train", "watch", "verdict"}
     assert file.stat().st_size > 20 * listing.BLOCK and sum(read) < 2_000
 
@@ -72,13 +72,13 @@ def test_a_run_that_is_done_takes_two_small_files(tmp_path, monkeypatch):
     results = json.loads((run / "results.json").read_text())
     results |= {"last": {"loss": 0.5}, "watch": {"knn": 0.9}}
     (run / "results.json").write_text(json.dumps(results))
-    opened, read = [], listing._content
+    opened, read = [], log.read_json
 
-    def noted(place, file):
-        opened.append(file)
-        return read(place, file)
+    def noted(path, *given):
+        opened.append(path.name)
+        return read(path, *given)
 
-    monkeypatch.setattr(listing, "_content", noted)
+    monkeypatch.setattr(log, "read_json", noted)
     monkeypatch.setattr(listing, "last_lines", None)
     found = summary_of(run, "run")
     assert opened == ["config.json", "results.json"]

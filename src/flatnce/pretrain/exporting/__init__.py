@@ -26,7 +26,13 @@ from torch import Tensor, nn
 from flatnce import __version__
 from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.extras import require_extra
-from flatnce.files import check_format, check_replaceable, put_in_place
+from flatnce.files import (
+    check_replaceable,
+    named,
+    put_in_place,
+    read_json,
+    shape,
+)
 from flatnce.messages import check_choice
 from flatnce.own_code import OBJECT, is_own
 from flatnce.pretrain.data import is_path
@@ -76,6 +82,20 @@ def describe_check(check: Mapping[str, float] | None) -> str:
     return f"features differ by at most {relative:.2g} of the largest"
 
 
+_INPUT = shape(
+    named("size channels", int) | named("mean std", list[float]) | {"normalised_inside": bool},
+    shape=list[int],
+)
+_BACKBONE = shape({"name": str, "stem": str, **named("size channels", int)})
+_DESCRIBED = shape(
+    {"format_version": int, "backbone": _BACKBONE, "input": _INPUT},
+    weights=shape({"sha256": str}),
+    form=str,
+    **named("features step", int),
+)
+_FILE = shape({MARK: _DESCRIBED})  # config.json
+
+
 def write_config(folder: Path, config: dict[str, Any]) -> None:
     """Write ``config.json``."""
     text = json.dumps(config, indent=2, allow_nan=False) + "\n"
@@ -90,22 +110,14 @@ def read_config(folder: str | Path) -> dict[str, Any]:
             f"folder={str(folder)!r} is not an exported backbone (it has no {CONFIG}); pass what "
             "`flatnce export` wrote"
         )
-    try:
-        config = json.loads(path.read_bytes())
-        version = config[MARK]["format_version"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ExportError(
-            f"{path} is damaged, or flatnce did not write it; export the run again"
-        ) from error
-    check_format(path, version, FORMAT_VERSION, ExportError, config[MARK].get("flatnce"))
-    return dict(config)
+    return read_json(path, _FILE, "export the run again", FORMAT_VERSION, ExportError)
 
 
 def is_described(folder: Path) -> bool:
     """Whether a folder has the ``config.json`` of an export."""
     try:
-        return MARK in json.loads((folder / CONFIG).read_bytes())
-    except (OSError, ValueError, TypeError):
+        return bool(read_json(folder / CONFIG, _FILE, ""))
+    except (OSError, ValueError):
         return False
 
 
@@ -353,9 +365,9 @@ def load_exported(folder: str | Path) -> nn.Module:
             "opens (its README.md shows how); to load it here export with to='torch'"
         )
     weights = _read_weights(place, described["weights"])
-    shape = described["input"].get("shape")
-    example = None if shape is None else torch.zeros(2, *shape)
+    sides = described["input"].get("shape")
     try:
+        example = None if sides is None else torch.zeros(2, *sides)
         network = backbone(**described["backbone"], example=example)
         network.load_state_dict(weights)
     except (KeyError, TypeError, RuntimeError) as error:
@@ -400,12 +412,15 @@ def _read_weights(folder: Path, expected: dict[str, Any]) -> dict[str, Tensor]:
     path = folder / WEIGHTS
     library = require_extra("safetensors.torch", "loading exported weights")
     content = path.read_bytes() if path.is_file() else b""
-    if hashlib.sha256(content).hexdigest() != expected.get("sha256"):
+    try:
+        if hashlib.sha256(content).hexdigest() != expected["sha256"]:
+            raise ValueError(path)
+        weights: dict[str, Tensor] = library.load(content)
+    except Exception as error:  # damaged files can raise anything
         raise ExportError(
             f"{path} is missing, was cut short or changed after the export; export the run again, "
             "or copy it whole"
-        )
-    weights: dict[str, Tensor] = library.load(content)
+        ) from error
     return weights
 
 

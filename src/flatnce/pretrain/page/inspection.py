@@ -20,7 +20,7 @@ from torch.nn.functional import normalize
 
 from flatnce.environment import plain
 from flatnce.extras import require_extra
-from flatnce.files import replace_text
+from flatnce.files import read_json, replace_text, shape
 from flatnce.messages import check_at_least
 from flatnce.pretrain.data import FolderSet, OwnSet, permutation
 from flatnce.pretrain.data.own_set import AnySet
@@ -101,14 +101,10 @@ def is_current(directory: str | Path, step: int | None, **options: int | bool) -
 def read_inspection(directory: Path) -> dict[str, Any] | None:
     """What was measured of a run's encoder; None if it was not inspected."""
     path = directory / FILE
-    if not path.is_file():
+    if not path.exists():
         return None
-    try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        found["format_version"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is damaged ({error}); remove it and report again") from error
-    return found
+    kind = shape({"format_version": int, "step": int, "neighbours": list[dict]})
+    return read_json(path, kind, "remove it and report again", FORMAT_VERSION)
 
 
 def _images(bench: Bench, count: int) -> tuple[AnySet, str]:
@@ -211,15 +207,24 @@ def inspection_sections(found: Inspection | None, name: str) -> tuple[Section, l
     if found is None:
         hint = Paragraph(TEXT["not_inspected"].format(name=name))
         return Section("The encoder", [hint]), []
-    about = Paragraph(TEXT["inspected"].format(**found))
-    encoder = Section("The encoder", [about], figures=[_histogram(found), _embedding(found)])
+    try:
+        about = Paragraph(TEXT["inspected"].format(**found))
+        encoder = Section("The encoder", [about], figures=[_histogram(found), _embedding(found)])
+        return encoder, _neighbour_sections(found)
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(
+            f"{FILE} of {name} is damaged ({error!r}); remove it and report again"
+        ) from error
+
+
+def _neighbour_sections(found: Inspection) -> list[Section]:
     if not found["neighbours"]:
-        return encoder, []
+        return []
     text, same = TEXT["neighbours"].format(**found), found["nearest_same"]
     if same is not None:
         text += f" The nearest image is of the same class in {100 * same:.1f} % of all cases."
     gallery = _gallery(found["neighbours"])
-    return encoder, [Section("Nearest neighbours", [Paragraph(text)], gallery=gallery)]
+    return [Section("Nearest neighbours", [Paragraph(text)], gallery=gallery)]
 
 
 def _histogram(inspection: Inspection) -> Figure:

@@ -24,10 +24,11 @@ from torch import Tensor, nn
 
 from flatnce import __version__
 from flatnce.extras import require_extra
-from flatnce.files import check_format, lock, put_back, put_in_place
+from flatnce.files import lock, open_plain, put_back, put_in_place, read_json, shape
 
 FORMAT_VERSION = 1  # increased when an older reader would misread the new layout
 MANIFEST, WEIGHTS, STATE = "manifest.json", "weights.safetensors", "state.pt"
+_MANIFEST = shape({"format_version": int, "flatnce": str, "files": dict[str, dict]})
 _NAME, _PARTIAL = re.compile(r"step-(\d{9,})"), ".partial"
 
 
@@ -65,7 +66,16 @@ class Checkpoint:
     def restore(self, module: nn.Module, prefix: str = "") -> None:
         """Copy the weights, or those whose names start with a prefix, into a module."""
         names = [name for name in self.weights if name.startswith(prefix)]
-        module.load_state_dict({name.removeprefix(prefix): self.weights[name] for name in names})
+        try:
+            module.load_state_dict(
+                {name.removeprefix(prefix): self.weights[name] for name in names}
+            )
+        except RuntimeError as error:
+            reason = str(error).splitlines()[-1].strip()
+            raise CheckpointError(
+                f"{self.folder} is a checkpoint of another model ({reason}); restore the "
+                "run's own files"
+            ) from error
 
 
 def load(directory: str | Path, step: int | None = None) -> Checkpoint:
@@ -91,22 +101,24 @@ def load(directory: str | Path, step: int | None = None) -> Checkpoint:
 
 
 def _read(folder: Path, step: int) -> Checkpoint:
-    path = folder / MANIFEST
     try:
-        manifest = json.loads(path.read_bytes())
-        version, writer = manifest["format_version"], manifest["flatnce"]
-        check_format(folder, version, FORMAT_VERSION, CheckpointError, writer)
+        path = folder / MANIFEST
+        manifest = read_json(path, _MANIFEST, "", FORMAT_VERSION, DamagedCheckpoint)
         contents = {}
         for name in (WEIGHTS, STATE):
-            contents[name] = (folder / name).read_bytes()
-            if hashlib.sha256(contents[name]).hexdigest() != manifest["files"][name]["sha256"]:
+            with open_plain(folder / name) as file:
+                contents[name] = file.read()
+            expected = manifest["files"].get(name, {}).get("sha256")
+            if hashlib.sha256(contents[name]).hexdigest() != expected:
                 raise DamagedCheckpoint(f"{folder / name} was cut short or changed")
     except FileNotFoundError as error:
         raise DamagedCheckpoint(f"{error.filename} is missing") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise DamagedCheckpoint(f"{path} was cut short or changed") from error
-    weights = dict(sorted(_safetensors().load(contents[WEIGHTS]).items()))  # else in any order
-    state = torch.load(io.BytesIO(contents[STATE]), map_location="cpu", weights_only=True)
+    library = _safetensors()
+    try:
+        weights = dict(sorted(library.load(contents[WEIGHTS]).items()))  # else in any order
+        state = torch.load(io.BytesIO(contents[STATE]), map_location="cpu", weights_only=True)
+    except Exception as error:  # damaged files can raise anything
+        raise DamagedCheckpoint(f"{folder} was changed, and its manifest too") from error
     return Checkpoint(folder, step, weights, state)
 
 

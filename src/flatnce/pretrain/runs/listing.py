@@ -5,7 +5,6 @@ of ``metrics.jsonl``. torch is not imported, so that thousands of runs are liste
 """
 
 import itertools
-import json
 import math
 import os
 import re
@@ -17,17 +16,21 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from flatnce.files import is_locked
+from flatnce.files import is_locked, open_plain
 from flatnce.messages import did_you_mean
 from flatnce.pretrain.runs.folder import lock_beside
 from flatnce.pretrain.runs.log import (
     CONFIG,
+    CONFIG_FILE,
     FAILURE,
     METRICS,
     RESULTS,
     TRAINING,
     flat_settings,
     protocol_name,
+    read_header,
+    read_line,
+    read_results,
 )
 
 __all__ = ["Summary", "chosen", "ordered", "over_seeds", "summary_of"]
@@ -50,14 +53,13 @@ def summary_of(directory: Path, name: str) -> Summary:
     found = {"name": name, "directory": str(directory)}
     try:
         return {**found, **_read_summary(directory)}
-    except (OSError, ValueError, KeyError, AttributeError, TypeError):  # any JSON may be there
+    except (OSError, ValueError):
         return {**found, "kind": "", "state": "damaged", "scores": {}, "settings": {}, "last": {}}
 
 
 def _read_summary(directory: Path) -> Summary:
     place = str(directory)
-    header = json.loads(_content(place, CONFIG))
-    results = json.loads(_content(place, RESULTS) or "{}")
+    header, results = read_header(directory / CONFIG, CONFIG_FILE), read_results(directory) or {}
     kind, settings = header["kind"], flat_settings(header["config"])
     done = "step" in results or (kind != "train" and bool(results))
     lines = {} if done and "last" in results else last_lines(directory / METRICS)
@@ -89,7 +91,7 @@ def last_lines(path: Path) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     if not path.is_file():
         return found
-    with path.open("rb") as file:
+    with open_plain(path) as file:
         place, after = file.seek(0, os.SEEK_END), b""
         while place and not {"train", "watch", "verdict"} <= found.keys():
             size = min(place, BLOCK)
@@ -100,7 +102,7 @@ def last_lines(path: Path) -> dict[str, dict[str, Any]]:
             for line in reversed(lines if place else [first, *lines]):
                 kind = KIND.search(line)
                 if kind and line.endswith(b"}") and kind[1].decode() not in found:
-                    found[kind[1].decode()] = json.loads(line)
+                    found[kind[1].decode()] = read_line(line)
     return found
 
 
@@ -109,14 +111,6 @@ def _unfinished(directory: Path, failed: bool) -> str:
     if is_locked(lock_beside(directory)) or is_locked(directory / TRAINING):
         return "running"
     return "failed" if failed else "stopped"
-
-
-def _content(place: str, file: str) -> bytes:
-    try:
-        with open(os.path.join(place, file), "rb", buffering=0) as opened:
-            return opened.read()
-    except FileNotFoundError:
-        return b""
 
 
 def _written(place: str, file: str) -> float:

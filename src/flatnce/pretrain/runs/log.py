@@ -11,14 +11,27 @@ import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import msgspec
 
 from flatnce.environment import environment, plain
-from flatnce.files import check_format, check_replaceable, lock, naming_file, replace_text
+from flatnce.files import (
+    check_replaceable,
+    list_of,
+    lock,
+    named,
+    naming_file,
+    open_plain,
+    read_json,
+    replace_text,
+    shape,
+)
 from flatnce.own_code import OBJECT
 
 __all__ = [
     "CONFIG",
+    "CONFIG_FILE",
     "ENVIRONMENT",
     "FAILURE",
     "FILES",
@@ -35,6 +48,8 @@ __all__ = [
     "restore_earlier",
     "protocol_name",
     "read_header",
+    "read_line",
+    "read_results",
     "read_run",
     "score_cells",
     "tested_on",
@@ -59,6 +74,48 @@ _INSIDE = re.compile(
 
 # The run that is being replaced, until the new one has taken a step; and while it is moved.
 EARLIER, MOVING, DISCARDED = ".earlier", ".earlier.moving", ".earlier.partial"
+
+
+# What the files hold, as far as flatnce reads them.
+HEADER = shape({"format_version": int, "kind": str})
+CONFIG_FILE = shape({"format_version": int, "kind": str, "config": dict[str, Any]})
+ENVIRONMENT_FILE = shape(
+    {},
+    seeds=list[int],
+    command=list[str],
+    resumed=list[dict],
+    **named("device launch", str | None),
+)
+PROTOCOL = shape({}, **named("name data", str), **named("test pool", dict))
+EVALUATION = shape(
+    {},
+    measure=str,
+    protocol=PROTOCOL | str | None,
+    interval=list[float] | None,
+    **named("step test_images", int | None),
+    **named("data name", str | None),
+    **named("top1 top5 map pool_mi pool_ceiling lower", float | None),
+)
+RESULTS_FILE = shape(
+    {},
+    verdict=str,
+    evaluations=list_of(EVALUATION),
+    **named("format_version step epochs images", int),
+    **named("labelled own_views diverged", bool),
+    **named("seconds images_per_second", float),
+    **named("last watch", dict[str, float | int | None]),
+)
+LINE = shape(
+    {},
+    epoch=float,
+    step=int,
+    diverged=bool,
+    remedies=list[str],
+    **named("since of_steps", int | None),
+    **named("kind verdict evidence note message", str),
+)
+# A line of measurements has numbers only; JSON has null for those that are not finite.
+_MEASURED = msgspec.json.Decoder(dict[str, float | int | Literal["train", "watch"] | None])
 
 
 @dataclass(frozen=True)
@@ -143,7 +200,7 @@ class RunLog:
         lines = "".join(json.dumps(line, allow_nan=False) + "\n" for line in kept)
         replace_text(place / METRICS, lines)
         with lock(place / LOCK):
-            done = (read_run(place).results or {}).get("evaluations", ())
+            done = (read_results(place) or {}).get("evaluations", ())
             evaluations = [one for one in done if one.get("step", step + 1) <= step]
             if evaluations:
                 kept_results = {"format_version": FORMAT_VERSION, "evaluations": evaluations}
@@ -177,7 +234,7 @@ class RunLog:
         path = self.directory / RESULTS
         whole = {"format_version": FORMAT_VERSION, **results}
         with lock(self.directory / LOCK):
-            there = _read_json(path).get("evaluations") if path.is_file() else None
+            there = (read_results(self.directory) or {}).get("evaluations")
             _write_json(path, {**whole, "evaluations": there} if there else whole)
         return path
 
@@ -190,7 +247,7 @@ def add_evaluation(directory: str | Path, evaluation: Mapping[str, Any]) -> Path
     """
     place = Path(directory)
     with lock(place / LOCK):
-        results = read_run(place).results or {"format_version": FORMAT_VERSION}
+        results = read_results(place) or {"format_version": FORMAT_VERSION}
         new = plain(evaluation)  # with paths as they are kept
         others = [one for one in results.get("evaluations", ()) if _what(one) != _what(new)]
         results["evaluations"] = [*others, new]
@@ -213,12 +270,12 @@ def read_run(path: str | Path, kind: str | None = None) -> Run:
     header = _read_header(directory)
     if kind not in (None, header["kind"]):
         raise ValueError(f"{directory} holds a {header['kind']} run; name one of `flatnce {kind}`")
-    path, where = directory / RESULTS, directory / ENVIRONMENT
-    machine = _read_json(where) if where.is_file() else {}
-    results = _read_json(path) if path.is_file() else None
+    machine = _read(directory / ENVIRONMENT, ENVIRONMENT_FILE)
     metrics = _read_lines(directory / METRICS)
     add_paper_ess(metrics)
-    return Run(directory, header["kind"], header["config"], machine, metrics, results)
+    return Run(
+        directory, header["kind"], header["config"], machine, metrics, read_results(directory)
+    )
 
 
 def _make_room(directory: Path, kind: str, replace: bool) -> None:
@@ -280,31 +337,26 @@ def _read_header(directory: Path) -> dict[str, Any]:
             f"path={str(directory)!r} is not a run directory (it has no {CONFIG}); pass the "
             "folder of a run, for example runs/demo"
         )
-    return read_header(directory / CONFIG)
+    return read_header(directory / CONFIG, CONFIG_FILE)
 
 
-def read_header(path: Path) -> dict[str, Any]:
+def read_header(path: Path, kind: Any = HEADER) -> dict[str, Any]:
     """The JSON file that makes its folder one of flatnce; another program's file is refused."""
-    header: dict[str, Any] = _read_json(path)
-    if "format_version" in header:
-        check_format(path.parent, header["format_version"], FORMAT_VERSION)
-    if not ("format_version" in header and "kind" in header):
-        raise ValueError(f"flatnce did not write {path} (it has no format_version and kind)")
-    return header
+    return read_json(path, kind, "restore it, or name another folder", FORMAT_VERSION)
 
 
 def _write_json(path: Path, value: Any) -> None:
     replace_text(path, json.dumps(plain(value), indent=1, allow_nan=False) + "\n")
 
 
-def _read_json(path: Path) -> Any:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(found, dict):
-            raise ValueError(f"it is a {type(found).__name__}, not an object")
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged ({error}); run it again") from error
-    return found
+def read_results(directory: Path) -> dict[str, Any] | None:
+    """The content of ``results.json``; None where there is none."""
+    return _read(directory / RESULTS, RESULTS_FILE) or None
+
+
+def _read(path: Path, kind: Any) -> dict[str, Any]:
+    """What a file of a run holds; empty where there is none."""
+    return read_json(path, kind, "remove or restore it") if path.exists() else {}
 
 
 def add_paper_ess(metrics: Sequence[dict[str, Any]]) -> None:
@@ -315,15 +367,32 @@ def add_paper_ess(metrics: Sequence[dict[str, Any]]) -> None:
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:
-    # Text after the last newline was cut short.
-    whole = path.read_text(encoding="utf-8").split("\n")[:-1] if path.is_file() else []
-    records = []
-    for number, line in enumerate(whole, start=1):
-        try:
-            records.append(json.loads(line))
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path}, line {number} is damaged ({error}); remove it") from error
+    records: list[dict[str, Any]] = []
+    if not path.exists():
+        return records
+    with open_plain(path) as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                if line.endswith(b"\n"):  # otherwise it was cut short
+                    records.append(read_line(line))
+            except (ValueError, RecursionError) as error:
+                said = str(error).replace("`", "")
+                raise ValueError(
+                    f"{path}, line {number} is damaged ({said}); remove it"
+                ) from error
     return records
+
+
+def read_line(line: bytes) -> dict[str, Any]:
+    """A line of ``metrics.jsonl``."""
+    try:
+        found: dict[str, Any] = _MEASURED.decode(line)
+    except msgspec.ValidationError:
+        found = msgspec.json.decode(line, type=dict[str, Any])
+        if found.get("kind") in ("train", "watch"):
+            raise
+    msgspec.convert(found, LINE)
+    return found
 
 
 def protocol_name(result: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flatnce.files import check_format, replace_text
+from flatnce.files import named, read_json, replace_text, shape
 from flatnce.pretrain.runs.log import Run, add_paper_ess, flat_settings
 from flatnce.pretrain.training.config import BOOKKEEPING, UNMEASURED, DataConfig
 
@@ -30,6 +30,10 @@ ADDED = {name: getattr(DataConfig(), name) for name in ("skip_unreadable", "stre
 ESS_RULE = "population"
 
 LEFT_OUT = "kind seconds steps objective_loss images_per_second".split()  # of lines of metrics
+RECORD = shape(
+    {"format_version": int, "metrics": list[dict], **named("key name", str)}
+    | named("config environment", dict)
+)
 RESULTS = ("step", "epochs", "images", "seconds", "verdict")
 
 
@@ -119,10 +123,6 @@ def read_records(folder: str | Path) -> dict[str, dict[str, Any]]:
     """All records of a folder by name, also those of earlier formats."""
     found = {}
     for path in sorted(Path(folder).glob("*.json")):
-        try:
-            found[path.stem] = record = json.loads(path.read_text(encoding="utf-8"))
-            check_format(path, record["format_version"], FORMAT_VERSION)
-            add_paper_ess(record["metrics"])
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise ValueError(f"{path} is not a record of a run ({error}); remove it") from error
+        found[path.stem] = read_json(path, RECORD, "remove it", FORMAT_VERSION)
+        add_paper_ess(found[path.stem]["metrics"])
     return found

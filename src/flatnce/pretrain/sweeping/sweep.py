@@ -26,7 +26,7 @@ from typing import Any, Literal
 import torch
 
 from flatnce.environment import available_memory
-from flatnce.files import check_format, replace_text
+from flatnce.files import named, read_json, replace_text, shape
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.folder import SWEEP, run_lock
 from flatnce.pretrain.runs.log import START, other_files
@@ -494,6 +494,9 @@ def varied(configs: Mapping[str, TrainConfig]) -> list[str]:
     return [name for name, first in every[0].items() if any(one[name] != first for one in every)]
 
 
+SWEEP_FILE = shape({"format_version": int, **named("base runs", dict[str, dict[str, Any]])})
+
+
 def read_sweep(directory: str | Path) -> dict[str, TrainConfig]:
     """The runs of a sweep, by name."""
     path = Path(directory) / SWEEP
@@ -501,13 +504,10 @@ def read_sweep(directory: str | Path) -> dict[str, TrainConfig]:
         raise ValueError(
             f"{directory} is not a sweep (it has no {SWEEP}); name one of `flatnce sweep`"
         )
-    try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        check_format(path, found["format_version"], FORMAT_VERSION)
-        base = TrainConfig.from_plain(found["base"])
-        return {name: base.override(**changes) for name, changes in found["runs"].items()}
-    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is damaged ({error}); start the sweep anew") from error
+    found = read_json(path, SWEEP_FILE, "start the sweep anew", FORMAT_VERSION)
+    base = found["base"]
+    runs = {name: {**base, "changes": changes} for name, changes in found["runs"].items()}
+    return {name: TrainConfig.from_plain(one, path) for name, one in runs.items()}
 
 
 def _write_sweep(directory: Path, configs: Mapping[str, TrainConfig]) -> None:

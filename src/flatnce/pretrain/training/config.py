@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, make_dataclass, replace
 from typing import Any, Literal
 
+import msgspec
+
 from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.messages import (
     check_at_least,
@@ -285,9 +287,25 @@ class TrainConfig:
         return {name: value for part in self.plain().values() for name, value in part.items()}
 
     @classmethod
-    def from_plain(cls, sections: Mapping[str, Mapping[str, Any]]) -> "TrainConfig":
-        """The config of what :meth:`plain` gives; missing settings have their defaults."""
-        return cls().override(**{k: v for part in sections.values() for k, v in part.items()})
+    def from_plain(
+        cls, sections: Mapping[str, Mapping[str, Any]], where: object = "config"
+    ) -> "TrainConfig":
+        """The config of what :meth:`plain` gives; missing settings have their defaults.
+
+        ``where`` begins the message about a setting that is unknown or of another type.
+        """
+        settings: dict[str, Any] = {}
+        typed: dict[str, dict[str, Any]] = {}
+        try:
+            for part in msgspec.convert(sections, dict[str, dict[str, Any]]).values():
+                settings |= part
+            for name, value in settings.items():
+                typed.setdefault(_SECTION_OF.get(name, ""), {})[name] = value
+            msgspec.convert(typed, cls)  # refuses values of other types
+            return cls().override(**settings)
+        except ValueError as error:
+            said = str(error).replace("`", "").replace("$.", "")
+            raise ValueError(f"{where}: {said}") from error
 
 
 _HELP = read_toml(__file__, "settings.toml")

@@ -7,15 +7,17 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Unpack
 
+import msgspec
 import torch
 
 from flatnce.environment import plain
+from flatnce.files import shape
 from flatnce.own_code import ARGUMENTS, OBJECT, Named, OwnObjects
 from flatnce.pretrain.data import CATALOG, is_path
 from flatnce.pretrain.models import Encoder
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.folder import run_name
-from flatnce.pretrain.runs.log import FAILURE, read_run
+from flatnce.pretrain.runs.log import CONFIG, FAILURE, read_run
 from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.images import normalisation
 from flatnce.pretrain.training.learner import build_encoder
@@ -39,6 +41,9 @@ __all__ = [
 
 KIND = "train"  # kind of run directory that training writes
 CHECKPOINTS = "checkpoints"
+STATE = shape(
+    {"config": dict, "channels": int, "size": int}, shape=list[int], dtype=str, ready=bool
+)
 PATHS = ("data", "root")  # settings that config.json shortens: paths of one machine
 
 
@@ -61,7 +66,7 @@ def run_status(directory: str | Path) -> RunStatus:
         return RunStatus(True, reached, reached)
     step = max(checkpoint.steps(Path(directory) / CHECKPOINTS), default=0)
     failed = run.last(FAILURE)
-    config = TrainConfig.from_plain(run.config)
+    config = TrainConfig.from_plain(run.config, run.directory / CONFIG)
     line = next((line for line in run.metrics if line.get("epoch") and line.get("step")), None)
     steps = failed.get("of_steps")
     if steps is None and line is not None:
@@ -97,7 +102,7 @@ def in_brief(failure: str) -> str:
 
 def read_config(directory: str | Path) -> TrainConfig:
     """The config of a run directory, with shortened paths."""
-    return TrainConfig.from_plain(read_run(directory, KIND).config)
+    return TrainConfig.from_plain(read_run(directory, KIND).config, Path(directory) / CONFIG)
 
 
 def read_saved(
@@ -106,7 +111,11 @@ def read_saved(
     """The whole config of a run and a checkpoint of it, by default the newest."""
     mine = read_run(directory, KIND).settings
     found = checkpoint.load(Path(directory) / CHECKPOINTS, step)
-    config = TrainConfig.from_plain(found.state["config"])
+    try:
+        msgspec.convert(found.state, STATE)
+    except ValueError as error:
+        raise checkpoint.DamagedCheckpoint(f"{found.folder} is damaged ({error})") from error
+    config = TrainConfig.from_plain(found.state["config"], found.folder)
     difference = first_difference(plain(config.flat()), mine)
     if difference:
         raise ValueError(
