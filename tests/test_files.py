@@ -7,7 +7,7 @@ from threading import Timer
 
 import pytest
 
-from flatnce.files import is_locked, lock, naming_file, read_json, replace_text, shape
+from flatnce.files import is_locked, lock, naming_file, read_json, read_shapes, replace_text
 
 
 def test_replacing_a_file_follows_no_link(tmp_path, monkeypatch):
@@ -72,7 +72,10 @@ def test_looking_at_a_lock_leaves_its_file_and_disturbs_nobody(tmp_path):
             assert alone and is_locked(path)
 
 
-KIND = shape({"step": int}, rows=list[float])
+@pytest.fixture
+def kind(tmp_path):
+    (tmp_path / "files.toml").write_text('[x]\nstep = "int"\n"rows?" = "[number]"\n')
+    return read_shapes(str(tmp_path / "module.py"), "files.toml")["x"]
 
 
 @pytest.mark.parametrize(
@@ -87,32 +90,32 @@ KIND = shape({"step": int}, rows=list[float])
         ('{"step": 3, "x": "\ud800"}', "'utf-8' codec"),
     ],
 )
-def test_json_of_other_types_is_refused_by_file_and_key(content, said, tmp_path):
+def test_json_of_other_types_is_refused_by_file_and_key(content, said, kind, tmp_path):
     path = tmp_path / "results.json"
     path.write_bytes(content.encode(errors="surrogatepass"))
     with pytest.raises(ValueError, match=rf"results\.json is damaged, .* \({said}.*\); remove it"):
-        read_json(path, KIND, "remove it")
+        read_json(path, kind, "remove it")
 
 
-def test_json_keeps_further_keys_and_its_numbers(tmp_path):
+def test_json_keeps_further_keys_and_its_numbers(kind, tmp_path):
     path = tmp_path / "results.json"
     path.write_text('{"step": 3, "rows": [1, 2.5], "other": {"a": [true]}}')
-    found = read_json(path, KIND, "remove it")
+    found = read_json(path, kind, "remove it")
     assert found == {"step": 3, "rows": [1, 2.5], "other": {"a": [True]}}
     assert isinstance(found["rows"][0], int)  # keys of records depend on it
 
 
-@pytest.mark.parametrize("kind", ["pipe", "device", "loop", "folder", "huge"])
-def test_only_plain_files_of_a_bounded_size_are_read(kind, tmp_path):
+@pytest.mark.parametrize("what", ["pipe", "device", "loop", "folder", "huge"])
+def test_only_plain_files_of_a_bounded_size_are_read(what, kind, tmp_path):
     path = tmp_path / "results.json"
-    if kind == "pipe":
+    if what == "pipe":
         os.mkfifo(path)
-    elif kind == "folder":
+    elif what == "folder":
         path.mkdir()
-    elif kind == "huge":
+    elif what == "huge":
         with path.open("wb") as file:
             file.truncate(1 << 40)  # takes no place on the disk
     else:
-        path.symlink_to("/dev/zero" if kind == "device" else path)
+        path.symlink_to("/dev/zero" if what == "device" else path)
     with pytest.raises((OSError, ValueError), match=r"results\.json"):
-        read_json(path, KIND, "remove it")
+        read_json(path, kind, "remove it")

@@ -12,27 +12,28 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import reduce
+from operator import or_
 from pathlib import Path
+from types import GenericAlias
 from typing import Any, BinaryIO
+
+from flatnce.toml_files import read_toml
 
 __all__ = [
     "check_replaceable",
     "is_locked",
-    "list_of",
     "lock",
-    "named",
     "naming_file",
-    "put_back",
     "open_plain",
     "put_in_place",
     "read_json",
+    "read_shapes",
     "replace_text",
-    "shape",
 ]
 
 LARGEST = 1 << 30  # bytes of a file that is read at once
 
-REPLACED = ".replaced"
 _held: set[int] = set()  # the open files of locks
 ATTEMPTS = 5  # to take a lock that :func:`is_locked` holds for a moment
 
@@ -46,25 +47,30 @@ def open_plain(path: str | os.PathLike[str]) -> BinaryIO:
     return file
 
 
-def shape(needed: dict[str, Any], **optional: Any) -> Any:
-    """A type of JSON objects: the keys that they must have, and those that they may have.
+def read_shapes(module: str, name: str) -> dict[str, Any]:
+    """The types of JSON objects that a TOML file beside a module describes, by name."""
+    import msgspec  # here, as `flatnce --help` does not need it
 
-    Further keys are allowed.
-    """
-    import msgspec
+    shapes: dict[str, Any] = {"int": int, "number": float, "text": str, "flag": bool}
+    shapes["object"] = dict[str, Any]
 
-    may: list[Any] = [(name, kind, None) for name, kind in optional.items()]
-    return msgspec.defstruct("Shape", [*needed.items(), *may])
+    def kind_of(text: str) -> Any:
+        if text.endswith("?"):
+            return kind_of(text[:-1]) | None
+        if text[0] in "[{":
+            inside = kind_of(text[1:-1])
+            return (
+                GenericAlias(list, inside) if text[0] == "[" else GenericAlias(dict, (str, inside))
+            )
+        return reduce(or_, (shapes[one] for one in text.split("|")))
 
-
-def list_of(kind: Any) -> Any:
-    """The type of lists of a :func:`shape`."""
-    return list[kind]
-
-
-def named(names: str, kind: Any) -> dict[str, Any]:
-    """Keys of one type, by their names."""
-    return dict.fromkeys(names.split(), kind)
+    for table, keys in read_toml(module, name).items():
+        fields = [
+            (key.removesuffix("?"), kind_of(text), *([None] if key.endswith("?") else []))
+            for key, text in keys.items()
+        ]
+        shapes[table] = msgspec.defstruct(table, fields, kw_only=True)
+    return shapes
 
 
 def read_json(
@@ -74,11 +80,11 @@ def read_json(
     newest: int | None = None,
     error: type[Exception] = ValueError,
 ) -> dict[str, Any]:
-    """The object in a JSON file, if it has the :func:`shape` ``kind``.
+    """The object in a JSON file, if it is of a kind of :func:`read_shapes`.
 
     An error names the file and the key; a format newer than ``newest`` asks for an upgrade.
     """
-    import msgspec  # here, as `flatnce --help` does not need it
+    import msgspec
 
     try:
         with open_plain(path) as file:
@@ -147,27 +153,17 @@ def put_in_place(temporary: Path, place: Path) -> None:
 
     A folder cannot be replaced in one step: the earlier one is set aside as ``.NAME.replaced``.
     """
-    aside = place.with_name(f".{place.name}{REPLACED}")
-    while place.exists():
+    aside = place.with_name(f".{place.name}.replaced")
+    if place.exists():
         shutil.rmtree(aside, ignore_errors=True)
         os.rename(place, aside)
-        try:
-            os.rename(temporary, place)
-            shutil.rmtree(aside, ignore_errors=True)
-            return
-        except OSError:
-            if not place.exists():  # otherwise a reader has put the earlier one back: try again
-                put_back(aside)
-                raise
-    os.rename(temporary, place)
-
-
-def put_back(aside: Path) -> None:
-    """Restore a folder that was set aside, unless its replacement is in place."""
-    place = aside.with_name(aside.name[1:].removesuffix(REPLACED))
-    with suppress(OSError):  # another process may do the same
-        if not place.exists():
+    try:
+        os.rename(temporary, place)
+    except OSError:
+        if aside.exists():
             os.rename(aside, place)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 @contextmanager

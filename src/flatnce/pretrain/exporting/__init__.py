@@ -26,13 +26,7 @@ from torch import Tensor, nn
 from flatnce import __version__
 from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.extras import require_extra
-from flatnce.files import (
-    check_replaceable,
-    named,
-    put_in_place,
-    read_json,
-    shape,
-)
+from flatnce.files import check_replaceable, put_in_place, read_json
 from flatnce.messages import check_choice
 from flatnce.own_code import OBJECT, is_own
 from flatnce.pretrain.data import is_path
@@ -40,7 +34,7 @@ from flatnce.pretrain.data.augmentation.pixels import Normalisation
 from flatnce.pretrain.data.views import CentreCrop
 from flatnce.pretrain.models import RESNETS, backbone
 from flatnce.pretrain.runs.folder import find_run
-from flatnce.pretrain.runs.log import Run, read_run, score_cells, tested_on
+from flatnce.pretrain.runs.log import SHAPES, Run, read_run, score_cells, tested_on
 from flatnce.pretrain.training.saved import LoadedEncoder, load_encoder
 
 __all__ = [
@@ -82,20 +76,6 @@ def describe_check(check: Mapping[str, float] | None) -> str:
     return f"features differ by at most {relative:.2g} of the largest"
 
 
-_INPUT = shape(
-    named("size channels", int) | named("mean std", list[float]) | {"normalised_inside": bool},
-    shape=list[int],
-)
-_BACKBONE = shape({"name": str, "stem": str, **named("size channels", int)})
-_DESCRIBED = shape(
-    {"format_version": int, "backbone": _BACKBONE, "input": _INPUT},
-    weights=shape({"sha256": str}),
-    form=str,
-    **named("features step", int),
-)
-_FILE = shape({MARK: _DESCRIBED})  # config.json
-
-
 def write_config(folder: Path, config: dict[str, Any]) -> None:
     """Write ``config.json``."""
     text = json.dumps(config, indent=2, allow_nan=False) + "\n"
@@ -110,13 +90,13 @@ def read_config(folder: str | Path) -> dict[str, Any]:
             f"folder={str(folder)!r} is not an exported backbone (it has no {CONFIG}); pass what "
             "`flatnce export` wrote"
         )
-    return read_json(path, _FILE, "export the run again", FORMAT_VERSION, ExportError)
+    return read_json(path, SHAPES["export"], "export the run again", FORMAT_VERSION, ExportError)
 
 
 def is_described(folder: Path) -> bool:
     """Whether a folder has the ``config.json`` of an export."""
     try:
-        return bool(read_json(folder / CONFIG, _FILE, ""))
+        return bool(read_json(folder / CONFIG, SHAPES["export"], ""))
     except (OSError, ValueError):
         return False
 
@@ -365,9 +345,9 @@ def load_exported(folder: str | Path) -> nn.Module:
             "opens (its README.md shows how); to load it here export with to='torch'"
         )
     weights = _read_weights(place, described["weights"])
-    sides = described["input"].get("shape")
+    shape = described["input"].get("shape")
     try:
-        example = None if sides is None else torch.zeros(2, *sides)
+        example = None if shape is None else torch.zeros(2, *shape)
         network = backbone(**described["backbone"], example=example)
         network.load_state_dict(weights)
     except (KeyError, TypeError, RuntimeError) as error:

@@ -20,14 +20,14 @@ from torch.nn.functional import normalize
 
 from flatnce.environment import plain
 from flatnce.extras import require_extra
-from flatnce.files import read_json, replace_text, shape
+from flatnce.files import read_json, replace_text
 from flatnce.messages import check_at_least
 from flatnce.pretrain.data import FolderSet, OwnSet, permutation
 from flatnce.pretrain.data.own_set import AnySet
 from flatnce.pretrain.evaluation import Bench, Options
 from flatnce.pretrain.page import TEXT
 from flatnce.pretrain.runs import checkpoint
-from flatnce.pretrain.runs.log import FORMAT_VERSION
+from flatnce.pretrain.runs.log import FORMAT_VERSION, SHAPES
 from flatnce.pretrain.training.images import load_images, views_of
 from flatnce.pretrain.training.processes import choose_device
 from flatnce.pretrain.training.saved import CHECKPOINTS, load_encoder
@@ -103,8 +103,7 @@ def read_inspection(directory: Path) -> dict[str, Any] | None:
     path = directory / FILE
     if not path.exists():
         return None
-    kind = shape({"format_version": int, "step": int, "neighbours": list[dict]})
-    return read_json(path, kind, "remove it and report again", FORMAT_VERSION)
+    return read_json(path, SHAPES["portrait"], "remove it and report again", FORMAT_VERSION)
 
 
 def _images(bench: Bench, count: int) -> tuple[AnySet, str]:

@@ -24,11 +24,11 @@ from torch import Tensor, nn
 
 from flatnce import __version__
 from flatnce.extras import require_extra
-from flatnce.files import lock, open_plain, put_back, put_in_place, read_json, shape
+from flatnce.files import lock, open_plain, read_json
+from flatnce.pretrain.runs.log import SHAPES
 
 FORMAT_VERSION = 1  # increased when an older reader would misread the new layout
 MANIFEST, WEIGHTS, STATE = "manifest.json", "weights.safetensors", "state.pt"
-_MANIFEST = shape({"format_version": int, "flatnce": str, "files": dict[str, dict]})
 _NAME, _PARTIAL = re.compile(r"step-(\d{9,})"), ".partial"
 
 
@@ -47,8 +47,6 @@ class DamagedCheckpoint(CheckpointError):
 def steps(directory: str | Path) -> list[int]:
     """The steps that have a complete checkpoint in a folder, in increasing order."""
     place = Path(directory)
-    for aside in place.glob(".step-*.replaced"):
-        put_back(aside)  # its writer died before the replacement was in place
     entries = place.iterdir() if place.is_dir() else ()
     found = [(_NAME.fullmatch(entry.name), entry) for entry in entries]
     return sorted(int(match[1]) for match, entry in found if match and entry.is_dir())
@@ -103,7 +101,7 @@ def load(directory: str | Path, step: int | None = None) -> Checkpoint:
 def _read(folder: Path, step: int) -> Checkpoint:
     try:
         path = folder / MANIFEST
-        manifest = read_json(path, _MANIFEST, "", FORMAT_VERSION, DamagedCheckpoint)
+        manifest = read_json(path, SHAPES["manifest"], "", FORMAT_VERSION, DamagedCheckpoint)
         contents = {}
         for name in (WEIGHTS, STATE):
             with open_plain(folder / name) as file:
@@ -156,8 +154,8 @@ class Writer:
     ) -> None:
         """Write the checkpoint of a step; return once everything is copied.
 
-        ``state`` is plain data and tensors. A checkpoint of the same step is replaced; a step
-        before the newest is refused (see :func:`rewind`). ``keep`` None keeps all checkpoints.
+        ``state`` is plain data and tensors. A step that is not after the
+        newest is refused (see :func:`rewind`). ``keep`` None keeps all checkpoints.
         """
         self.wait()
         contents = _copied(weights, state)
@@ -231,18 +229,18 @@ def _write(
     temporary = directory / f".{folder.name}.{secrets.token_hex(4)}{_PARTIAL}"
     try:
         with _only_writer(directory):
-            newest = max(steps(directory), default=0)
-            if step < newest:
+            newest = max(steps(directory), default=-1)
+            if step <= newest:
                 raise ValueError(
-                    f"step={step} is earlier than the checkpoint of step {newest} in {directory}; "
-                    f"continue from it, or remove it with checkpoint.rewind(directory, {step})"
+                    f"step={step} is not after the checkpoint of step {newest} in {directory}; "
+                    f"continue from it, or remove it with checkpoint.rewind(directory, {step - 1})"
                 )
             try:
                 temporary.mkdir()
                 for name, content in files.items():
                     _write_file(temporary / name, content)
                 _sync_folder(temporary)
-                put_in_place(temporary, folder)
+                os.rename(temporary, folder)
                 _sync_folder(directory)
             except BaseException:  # interrupts included
                 shutil.rmtree(temporary, ignore_errors=True)
@@ -296,7 +294,6 @@ def _only_writer(directory: Path) -> Iterator[None]:
     """Hold the writer's lock, for which a second writer waits; remove what dead writers left."""
     directory.mkdir(parents=True, exist_ok=True)
     with lock(directory / ".lock") as alone:
-        steps(directory)  # puts back what was set aside
         for leftover in directory.glob(".step-*"):
             if alone:
                 shutil.rmtree(leftover, ignore_errors=True)

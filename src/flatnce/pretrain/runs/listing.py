@@ -21,7 +21,6 @@ from flatnce.messages import did_you_mean
 from flatnce.pretrain.runs.folder import lock_beside
 from flatnce.pretrain.runs.log import (
     CONFIG,
-    CONFIG_FILE,
     FAILURE,
     METRICS,
     RESULTS,
@@ -59,7 +58,7 @@ def summary_of(directory: Path, name: str) -> Summary:
 
 def _read_summary(directory: Path) -> Summary:
     place = str(directory)
-    header, results = read_header(directory / CONFIG, CONFIG_FILE), read_results(directory) or {}
+    header, results = read_header(directory / CONFIG, "config"), read_results(directory) or {}
     kind, settings = header["kind"], flat_settings(header["config"])
     done = "step" in results or (kind != "train" and bool(results))
     lines = {} if done and "last" in results else last_lines(directory / METRICS)

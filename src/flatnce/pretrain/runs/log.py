@@ -18,26 +18,24 @@ import msgspec
 from flatnce.environment import environment, plain
 from flatnce.files import (
     check_replaceable,
-    list_of,
     lock,
-    named,
     naming_file,
     open_plain,
     read_json,
+    read_shapes,
     replace_text,
-    shape,
 )
 from flatnce.own_code import OBJECT
 
 __all__ = [
     "CONFIG",
-    "CONFIG_FILE",
     "ENVIRONMENT",
     "FAILURE",
     "FILES",
     "FORMAT_VERSION",
     "METRICS",
     "RESULTS",
+    "SHAPES",
     "START",
     "TRAINING",
     "Run",
@@ -75,45 +73,7 @@ _INSIDE = re.compile(
 # The run that is being replaced, until the new one has taken a step; and while it is moved.
 EARLIER, MOVING, DISCARDED = ".earlier", ".earlier.moving", ".earlier.partial"
 
-
-# What the files hold, as far as flatnce reads them.
-HEADER = shape({"format_version": int, "kind": str})
-CONFIG_FILE = shape({"format_version": int, "kind": str, "config": dict[str, Any]})
-ENVIRONMENT_FILE = shape(
-    {},
-    seeds=list[int],
-    command=list[str],
-    resumed=list[dict],
-    **named("device launch", str | None),
-)
-PROTOCOL = shape({}, **named("name data", str), **named("test pool", dict))
-EVALUATION = shape(
-    {},
-    measure=str,
-    protocol=PROTOCOL | str | None,
-    interval=list[float] | None,
-    **named("step test_images", int | None),
-    **named("data name", str | None),
-    **named("top1 top5 map pool_mi pool_ceiling lower", float | None),
-)
-RESULTS_FILE = shape(
-    {},
-    verdict=str,
-    evaluations=list_of(EVALUATION),
-    **named("format_version step epochs images", int),
-    **named("labelled own_views diverged", bool),
-    **named("seconds images_per_second", float),
-    **named("last watch", dict[str, float | int | None]),
-)
-LINE = shape(
-    {},
-    epoch=float,
-    step=int,
-    diverged=bool,
-    remedies=list[str],
-    **named("since of_steps", int | None),
-    **named("kind verdict evidence note message", str),
-)
+SHAPES = read_shapes(__file__, "files.toml")
 # A line of measurements has numbers only; JSON has null for those that are not finite.
 _MEASURED = msgspec.json.Decoder(dict[str, float | int | Literal["train", "watch"] | None])
 
@@ -270,7 +230,7 @@ def read_run(path: str | Path, kind: str | None = None) -> Run:
     header = _read_header(directory)
     if kind not in (None, header["kind"]):
         raise ValueError(f"{directory} holds a {header['kind']} run; name one of `flatnce {kind}`")
-    machine = _read(directory / ENVIRONMENT, ENVIRONMENT_FILE)
+    machine = _read(directory / ENVIRONMENT, "environment")
     metrics = _read_lines(directory / METRICS)
     add_paper_ess(metrics)
     return Run(
@@ -337,12 +297,12 @@ def _read_header(directory: Path) -> dict[str, Any]:
             f"path={str(directory)!r} is not a run directory (it has no {CONFIG}); pass the "
             "folder of a run, for example runs/demo"
         )
-    return read_header(directory / CONFIG, CONFIG_FILE)
+    return read_header(directory / CONFIG, "config")
 
 
-def read_header(path: Path, kind: Any = HEADER) -> dict[str, Any]:
+def read_header(path: Path, kind: str = "header") -> dict[str, Any]:
     """The JSON file that makes its folder one of flatnce; another program's file is refused."""
-    return read_json(path, kind, "restore it, or name another folder", FORMAT_VERSION)
+    return read_json(path, SHAPES[kind], "restore it, or name another folder", FORMAT_VERSION)
 
 
 def _write_json(path: Path, value: Any) -> None:
@@ -351,12 +311,12 @@ def _write_json(path: Path, value: Any) -> None:
 
 def read_results(directory: Path) -> dict[str, Any] | None:
     """The content of ``results.json``; None where there is none."""
-    return _read(directory / RESULTS, RESULTS_FILE) or None
+    return _read(directory / RESULTS, "results") or None
 
 
-def _read(path: Path, kind: Any) -> dict[str, Any]:
+def _read(path: Path, kind: str) -> dict[str, Any]:
     """What a file of a run holds; empty where there is none."""
-    return read_json(path, kind, "remove or restore it") if path.exists() else {}
+    return read_json(path, SHAPES[kind], "remove or restore it") if path.exists() else {}
 
 
 def add_paper_ess(metrics: Sequence[dict[str, Any]]) -> None:
@@ -391,7 +351,7 @@ def read_line(line: bytes) -> dict[str, Any]:
         found = msgspec.json.decode(line, type=dict[str, Any])
         if found.get("kind") in ("train", "watch"):
             raise
-    msgspec.convert(found, LINE)
+    msgspec.convert(found, SHAPES["line"])
     return found
 
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flatnce.files import named, read_json, replace_text, shape
-from flatnce.pretrain.runs.log import Run, add_paper_ess, flat_settings
+from flatnce.files import read_json, replace_text
+from flatnce.pretrain.runs.log import SHAPES, Run, add_paper_ess, flat_settings
 from flatnce.pretrain.training.config import BOOKKEEPING, UNMEASURED, DataConfig
 
 __all__ = ["FORMAT_VERSION", "key_of", "read_records", "record_of", "settings_of", "write_record"]
@@ -30,10 +30,6 @@ ADDED = {name: getattr(DataConfig(), name) for name in ("skip_unreadable", "stre
 ESS_RULE = "population"
 
 LEFT_OUT = "kind seconds steps objective_loss images_per_second".split()  # of lines of metrics
-RECORD = shape(
-    {"format_version": int, "metrics": list[dict], **named("key name", str)}
-    | named("config environment", dict)
-)
 RESULTS = ("step", "epochs", "images", "seconds", "verdict")
 
 
@@ -123,6 +119,6 @@ def read_records(folder: str | Path) -> dict[str, dict[str, Any]]:
     """All records of a folder by name, also those of earlier formats."""
     found = {}
     for path in sorted(Path(folder).glob("*.json")):
-        found[path.stem] = read_json(path, RECORD, "remove it", FORMAT_VERSION)
+        found[path.stem] = read_json(path, SHAPES["record"], "remove it", FORMAT_VERSION)
         add_paper_ess(found[path.stem]["metrics"])
     return found

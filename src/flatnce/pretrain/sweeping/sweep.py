@@ -26,10 +26,10 @@ from typing import Any, Literal
 import torch
 
 from flatnce.environment import available_memory
-from flatnce.files import named, read_json, replace_text, shape
+from flatnce.files import read_json, replace_text
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.folder import SWEEP, run_lock
-from flatnce.pretrain.runs.log import START, other_files
+from flatnce.pretrain.runs.log import SHAPES, START, other_files
 from flatnce.pretrain.sweeping.devices import choose_cards, on_cards
 from flatnce.pretrain.training import saved
 from flatnce.pretrain.training.config import TrainConfig
@@ -494,9 +494,6 @@ def varied(configs: Mapping[str, TrainConfig]) -> list[str]:
     return [name for name, first in every[0].items() if any(one[name] != first for one in every)]
 
 
-SWEEP_FILE = shape({"format_version": int, **named("base runs", dict[str, dict[str, Any]])})
-
-
 def read_sweep(directory: str | Path) -> dict[str, TrainConfig]:
     """The runs of a sweep, by name."""
     path = Path(directory) / SWEEP
@@ -504,7 +501,7 @@ def read_sweep(directory: str | Path) -> dict[str, TrainConfig]:
         raise ValueError(
             f"{directory} is not a sweep (it has no {SWEEP}); name one of `flatnce sweep`"
         )
-    found = read_json(path, SWEEP_FILE, "start the sweep anew", FORMAT_VERSION)
+    found = read_json(path, SHAPES["sweep"], "start the sweep anew", FORMAT_VERSION)
     base = found["base"]
     runs = {name: {**base, "changes": changes} for name, changes in found["runs"].items()}
     return {name: TrainConfig.from_plain(one, path) for name, one in runs.items()}

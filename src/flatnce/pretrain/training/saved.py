@@ -11,13 +11,12 @@ import msgspec
 import torch
 
 from flatnce.environment import plain
-from flatnce.files import shape
 from flatnce.own_code import ARGUMENTS, OBJECT, Named, OwnObjects
 from flatnce.pretrain.data import CATALOG, is_path
 from flatnce.pretrain.models import Encoder
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.folder import run_name
-from flatnce.pretrain.runs.log import CONFIG, FAILURE, read_run
+from flatnce.pretrain.runs.log import CONFIG, FAILURE, SHAPES, read_run
 from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.images import normalisation
 from flatnce.pretrain.training.learner import build_encoder
@@ -41,9 +40,6 @@ __all__ = [
 
 KIND = "train"  # kind of run directory that training writes
 CHECKPOINTS = "checkpoints"
-STATE = shape(
-    {"config": dict, "channels": int, "size": int}, shape=list[int], dtype=str, ready=bool
-)
 PATHS = ("data", "root")  # settings that config.json shortens: paths of one machine
 
 
@@ -112,7 +108,7 @@ def read_saved(
     mine = read_run(directory, KIND).settings
     found = checkpoint.load(Path(directory) / CHECKPOINTS, step)
     try:
-        msgspec.convert(found.state, STATE)
+        msgspec.convert(found.state, SHAPES["state"])
     except ValueError as error:
         raise checkpoint.DamagedCheckpoint(f"{found.folder} is damaged ({error})") from error
     config = TrainConfig.from_plain(found.state["config"], found.folder)
