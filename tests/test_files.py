@@ -7,7 +7,7 @@ from threading import Timer
 
 import pytest
 
-from flatnce.files import is_locked, lock, naming_file, read_json, read_shapes, replace_text
+from flatnce.files import is_locked, lock, naming_file, read_json, replace_text, shapes_of
 
 
 def test_replacing_a_file_follows_no_link(tmp_path, monkeypatch):
@@ -73,9 +73,8 @@ def test_looking_at_a_lock_leaves_its_file_and_disturbs_nobody(tmp_path):
 
 
 @pytest.fixture
-def kind(tmp_path):
-    (tmp_path / "files.toml").write_text('[x]\nstep = "int"\n"rows?" = "[number]"\n')
-    return read_shapes(str(tmp_path / "module.py"), "files.toml")["x"]
+def kind():
+    return shapes_of({"x": {"step": "int", "rows?": "[number]"}})["x"]
 
 
 @pytest.mark.parametrize(

@@ -10,15 +10,13 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import reduce
 from operator import or_
 from pathlib import Path
 from types import GenericAlias
 from typing import Any, BinaryIO
-
-from flatnce.toml_files import read_toml
 
 __all__ = [
     "check_replaceable",
@@ -28,8 +26,8 @@ __all__ = [
     "open_plain",
     "put_in_place",
     "read_json",
-    "read_shapes",
     "replace_text",
+    "shapes_of",
 ]
 
 LARGEST = 1 << 30  # bytes of a file that is read at once
@@ -47,8 +45,8 @@ def open_plain(path: str | os.PathLike[str]) -> BinaryIO:
     return file
 
 
-def read_shapes(module: str, name: str) -> dict[str, Any]:
-    """The types of JSON objects that a TOML file beside a module describes, by name."""
+def shapes_of(tables: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+    """The types of JSON objects that tables of keys describe, by name."""
     import msgspec  # here, as `flatnce --help` does not need it
 
     shapes: dict[str, Any] = {"int": int, "number": float, "text": str, "flag": bool}
@@ -64,7 +62,7 @@ def read_shapes(module: str, name: str) -> dict[str, Any]:
             )
         return reduce(or_, (shapes[one] for one in text.split("|")))
 
-    for table, keys in read_toml(module, name).items():
+    for table, keys in tables.items():
         fields = [
             (key.removesuffix("?"), kind_of(text), *([None] if key.endswith("?") else []))
             for key, text in keys.items()
@@ -80,7 +78,7 @@ def read_json(
     newest: int | None = None,
     error: type[Exception] = ValueError,
 ) -> dict[str, Any]:
-    """The object in a JSON file, if it is of a kind of :func:`read_shapes`.
+    """The object in a JSON file, if it is of a kind of :func:`shapes_of`.
 
     An error names the file and the key; a format newer than ``newest`` asks for an upgrade.
     """

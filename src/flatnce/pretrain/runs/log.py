@@ -22,10 +22,11 @@ from flatnce.files import (
     naming_file,
     open_plain,
     read_json,
-    read_shapes,
     replace_text,
+    shapes_of,
 )
 from flatnce.own_code import OBJECT
+from flatnce.toml_files import read_toml
 
 __all__ = [
     "CONFIG",
@@ -73,7 +74,7 @@ _INSIDE = re.compile(
 # The run that is being replaced, until the new one has taken a step; and while it is moved.
 EARLIER, MOVING, DISCARDED = ".earlier", ".earlier.moving", ".earlier.partial"
 
-SHAPES = read_shapes(__file__, "files.toml")
+SHAPES = shapes_of(read_toml(__file__, "files.toml"))
 # A line of measurements has numbers only; JSON has null for those that are not finite.
 _MEASURED = msgspec.json.Decoder(dict[str, float | int | Literal["train", "watch"] | None])
 
