@@ -175,6 +175,7 @@ def test_a_resnet_takes_the_fused_layers_and_its_loss_the_fused_kernel(tmp_path)
 def test_a_step_that_cannot_be_recorded_goes_on_and_says_why(tmp_path):
     training = training_of("simclr", tmp_path)
     training.learner.encoder.backbone.register_forward_hook(lambda m, i, o: print(o.sum().item()))
+    training.learner.call_through(training.learner.encoder)  # the fused network has no such hook
     take(training, 6)
     assert len(training.notes) == 1 and "runs eagerly" in training.notes[0]
     assert training.monitor.compute(6)["steps"] >= 6
