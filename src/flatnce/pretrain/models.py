@@ -158,6 +158,10 @@ def _timm_backbone(
         if size is not None and configuration is not None and configuration.fixed_input_size:
             options["img_size"] = size
         network = timm.create_model(name, **options)
+        if size is not None:
+            with torch.no_grad():  # images that are smaller than a patch, for example, are refused
+                network.eval()(torch.zeros(1, channels, size, size))
+            network.train()
     except (RuntimeError, TypeError, ValueError, AssertionError) as error:
         asked = f"size={size}, channels={channels}, pretrained={pretrained}"
         raise ValueError(f"timm cannot build {name} with {asked}: {error}") from error

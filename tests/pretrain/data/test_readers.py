@@ -21,6 +21,8 @@ from flatnce.pretrain.data import (
     load,
     readers,
 )
+from flatnce.pretrain.data.catalog import UnreadableImage
+from flatnce.pretrain.data.image_set import open_image
 from flatnce.pretrain.training.config import PRESETS
 from tiny_sets import (
     CIFAR10_NAMES,
@@ -395,3 +397,24 @@ def test_images_without_folders_have_no_labels(tmp_path):
         Image.new("RGB", (8, 8)).save(tmp_path / f"{number}.png")
     found = load(str(tmp_path) + "/", "train")
     assert len(found) == 3 and found.labels.tolist() == [-1, -1, -1]
+
+
+def test_a_pipe_a_device_and_a_very_long_image_are_not_read(tmp_path):
+    (tmp_path / "cat").mkdir()
+    os.mkfifo(tmp_path / "cat" / "1.jpg")
+    (tmp_path / "cat" / "2.png").symlink_to("/dev/zero")
+    Image.new("RGB", (1, 60_000)).save(tmp_path / "cat" / "3.png")
+    (tmp_path / "cat" / "loop").symlink_to(".")
+    (tmp_path / "cat" / "again").symlink_to("..")
+    found = load(f"{tmp_path}/", size=256)
+    assert len(found) == 3
+    for number, said in enumerate(("not a plain file", "not a plain file", "1 and 60,000 pixels")):
+        with pytest.raises(UnreadableImage, match=said):
+            found.decode(number)
+
+
+def test_a_member_that_claims_more_than_its_shard_holds_is_named(tmp_path):
+    path = f"{tmp_path / 'a.tar'}@512+{1 << 50}/1.png"
+    (tmp_path / "a.tar").write_bytes(bytes(1024))
+    with pytest.raises(UnreadableImage, match="it ends before its"):
+        open_image(path)

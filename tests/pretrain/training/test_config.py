@@ -58,8 +58,23 @@ def test_a_preset_for_large_images_has_the_standard_stem_and_takes_any_backbone(
         ({"micro_batch": 512}, "micro_batch=512.*batch_size=256"),
         ({"log_every": 0}, "log_every=0"),
         ({"checkpoint_every": 0.0}, "checkpoint_every"),
+        ({"watch_every": float("inf")}, "watch_every=inf must be a positive finite number"),
     ],
 )
 def test_a_bad_value_is_named_with_a_remedy(settings, words):
     with pytest.raises(ValueError, match=words):
         TrainConfig().override(**settings)
+
+
+@pytest.mark.parametrize(
+    "sections, said",
+    [
+        ({"run": {"batch_size": "64"}}, "place: Expected int, got str - at run.batch_size"),
+        ({"run": [1]}, r"place: Expected object, got array"),
+        ({"all": {"batchsize": 3}}, "place: 'batchsize' is not a setting"),
+        ({"run": {"batch_size": 1}}, "place: batch_size=1 leaves no negatives"),
+    ],
+)
+def test_a_stored_config_of_other_types_is_refused_by_place_and_setting(sections, said):
+    with pytest.raises(ValueError, match=said):
+        TrainConfig.from_plain(sections, "place")

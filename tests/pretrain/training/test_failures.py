@@ -150,6 +150,9 @@ def test_how_long_a_run_was_to_be_is_told_by_its_folder_where_it_can(data, steps
         ({"data": "cifar10"}, MissingData, "flatnce data cifar10"),
         ({"split": "valid"}, ValueError, "valid"),
         ({"device": "gpu"}, ValueError, "device='gpu'"),
+        ({"device": "meta"}, ValueError, "device='meta'"),
+        ({"head_out": 10**12}, ValueError, "head_out=1,000,000,000,000: .* needs"),
+        ({"backbone": "vit_tiny_patch16_224"}, ValueError, "timm cannot build vit_tiny"),
         ({"crop_least": 2.0}, ValueError, "crop"),
         ({"batch_size": 5000}, ValueError, "batch_size=5000 is larger than the data set"),
     ],
@@ -180,6 +183,15 @@ def test_a_checkpoint_of_another_model_is_refused(use, run):
     header["config"]["model"]["head_out"] = 64
     (run / "config.json").write_text(json.dumps(header))
     with pytest.raises(ValueError, match=r"another model.*head_out is 128 there and 64 in config"):
+        use(run)
+
+
+@every_reader
+def test_a_config_that_was_edited_to_another_data_set_is_refused(use, run):
+    header = json.loads((run / "config.json").read_text())
+    header["config"]["data"]["data"] = "cifar10"
+    (run / "config.json").write_text(json.dumps(header))
+    with pytest.raises(ValueError, match=r"data is 'digits' there and 'cifar10' in config"):
         use(run)
 
 

@@ -22,6 +22,7 @@ from jaxtyping import Int64, UInt8
 from torch import Tensor
 
 from flatnce.extras import require_extra
+from flatnce.files import open_plain
 from flatnce.messages import check_at_least
 from flatnce.pretrain.data.catalog import UnreadableImage
 
@@ -195,6 +196,7 @@ def available_cores() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
+MOST_LONGER = 1000  # one side than the other, as the shorter one is enlarged to the decoded size
 # Whatever a file's name says: Pillow would start Ghostscript for a PostScript file.
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 
@@ -225,10 +227,11 @@ def member_path(shard: str, place: int, length: int, name: str) -> str:
 def read_bytes(path: str) -> bytearray:
     """The bytes of a file, or of a member of a tar shard."""
     member = MEMBER.match(path)
-    with naming(path), open(member[1] if member else path, "rb", buffering=0) as file:
-        length = int(member[3]) if member else os.fstat(file.fileno()).st_size
-        file.seek(int(member[2]) if member else 0)
-        data = bytearray(length)
+    with naming(path), open_plain(member[1] if member else path) as file:
+        there = os.fstat(file.fileno()).st_size
+        place, length = (int(member[2]), int(member[3])) if member else (0, there)
+        file.seek(place)
+        data = bytearray(length if place + length <= there else 0)  # a header may claim anything
         if file.readinto(data) != length:
             raise EOFError(f"it ends before its {length:,} bytes")
         return data
@@ -238,7 +241,10 @@ def open_image(path: str, data: bytearray | None = None) -> Any:
     """An image of Pillow, whose size is known and whose pixels are not decoded yet."""
     pillow = require_extra("PIL.Image", "decoding image files")
     with naming(path):
-        return pillow.open(BytesIO(read_bytes(path) if data is None else data), formats=FORMATS)
+        image = pillow.open(BytesIO(read_bytes(path) if data is None else data), formats=FORMATS)
+        if max(image.size) > MOST_LONGER * min(image.size):
+            raise ValueError(f"its sides are {image.size[0]:,} and {image.size[1]:,} pixels")
+        return image
 
 
 def torchvision_decoders() -> Any:

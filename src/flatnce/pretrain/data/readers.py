@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from flatnce.extras import require_extra
+from flatnce.files import open_plain
 from flatnce.pretrain.data.batches import holdout, shuffled_classes
 from flatnce.pretrain.data.catalog import DamagedData, Entry, MissingData, data_root, find, is_path
 from flatnce.pretrain.data.image_set import FolderSet, ImageSet, member_path
@@ -281,7 +282,7 @@ def _samples(shard: str) -> tuple[dict[str, str], dict[str, int]]:
     """The path of the image of each sample of a shard, and the classes."""
     paths: dict[str, str] = {}
     classes: dict[str, int] = {}
-    with tarfile.open(shard, "r:") as tar:
+    with open_plain(shard) as file, tarfile.open(fileobj=file, mode="r:") as tar:
         for member in tar:
             parts = KEY.fullmatch(member.name)
             if not member.isfile() or parts is None:
@@ -291,7 +292,7 @@ def _samples(shard: str) -> tuple[dict[str, str], dict[str, int]]:
                 place = (member.offset_data, member.size, member.name)
                 paths.setdefault(sample, member_path(shard, *place))
             elif kind == "cls" and (content := tar.extractfile(member)) is not None:
-                classes[sample] = int(content.read())
+                classes[sample] = int(content.read(32))
     return paths, classes
 
 

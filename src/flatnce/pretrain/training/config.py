@@ -228,7 +228,8 @@ class WatchConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, log_every=1, knn_neighbours=1, pool=2, keep=1)
-        check_at_least("watch_every", self.watch_every, 0, " (never)")
+        if self.watch_every:
+            check_positive("watch_every", self.watch_every, ", or 0 (never)")
         check_positive("checkpoint_every", self.checkpoint_every)
 
 
@@ -287,9 +288,7 @@ class TrainConfig:
         return {name: value for part in self.plain().values() for name, value in part.items()}
 
     @classmethod
-    def from_plain(
-        cls, sections: Mapping[str, Mapping[str, Any]], where: object = "config"
-    ) -> "TrainConfig":
+    def from_plain(cls, sections: Mapping[str, Any], where: object = "config") -> "TrainConfig":
         """The config of what :meth:`plain` gives; missing settings have their defaults.
 
         ``where`` begins the message about a setting that is unknown or of another type.

@@ -15,6 +15,8 @@ from flatnce.core.objectives.base import Objective
 from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.core.objectives.temperature import LearnedTemperature, Temperature
 from flatnce.core.pairs import KeyQueue
+from flatnce.environment import available_memory
+from flatnce.messages import format_bytes
 from flatnce.pretrain.models import Encoder, MomentumEncoder, backbone, head, sync_batch_norm
 from flatnce.pretrain.training.config import LossConfig, ModelConfig, TrainConfig
 
@@ -116,8 +118,15 @@ def build_encoder(model: ModelConfig, example: Tensor) -> Encoder:
         pretrained=model.pretrained,
         example=example,
     )
+    width = int(net.width)  # type: ignore[arg-type]  # an attribute of a module
+    needed, free = 4 * model.head_out * (model.head_hidden or width), available_memory()
+    if free is not None and needed > free:
+        raise ValueError(
+            f"head_out={model.head_out:,}: the head needs {format_bytes(needed)}, and "
+            f"{format_bytes(free)} are free; use fewer"
+        )
     projection = head(
-        net.width,  # type: ignore[arg-type]  # an attribute of a module
+        width,
         layers=model.head_layers,
         hidden=model.head_hidden,
         out=model.head_out,

@@ -28,7 +28,9 @@ def choose_device(device: str) -> torch.device:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         chosen = torch.device(device)
-    except RuntimeError as error:
+        if chosen.type != "cuda":
+            torch.empty(1, device=chosen).item()  # on meta, there is nothing to read
+    except (RuntimeError, AssertionError) as error:
         raise ValueError(f"device={device!r} is unknown; use cpu, cuda, cuda:0 or auto") from error
     if chosen.type != "cuda":
         return chosen

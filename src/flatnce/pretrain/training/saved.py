@@ -174,8 +174,13 @@ def first_difference(
 ) -> str:
     """The first setting that differs, in words; empty where all that both have agree."""
     for name, value in there.items():
-        if name in here and name not in but and value != here[name]:
-            return f"{name} is {value!r} there and {here[name]!r}"
+        other = here.get(name, value)
+        if name == "data" and name in but and str(other) not in (".", "~"):
+            value, other = Path(str(value)).name, Path(str(other)).name  # a path may be shortened
+        elif name in but:
+            continue
+        if value != other:
+            return f"{name} is {value!r} there and {other!r}"
     return ""
 
 
