@@ -68,11 +68,9 @@ def _centred(scores, pool):
     ]
 
 
-def donsker_varadhan(scores, clip=math.inf):
-    """With a finite clip, SMILE: the negatives' scores are kept within [-clip, clip]."""
+def donsker_varadhan(scores):
     negatives = [value for i, row in enumerate(scores) for value in others(row, i)]
-    clipped = [min(max(value, -clip), clip) for value in negatives]
-    return mean(row[i] for i, row in enumerate(scores)) - log_mean_exp(clipped)
+    return mean(row[i] for i, row in enumerate(scores)) - log_mean_exp(negatives)
 
 
 def dv_recentred(scores, pool):
@@ -83,17 +81,12 @@ def flatnce(scores, pool=None):
     return mean(row[i] - log_mean_exp(others(row, i)) for i, row in enumerate(scores))
 
 
-def smile(scores, pool):
-    return donsker_varadhan(_centred(scores, pool), CLIP)
-
-
 READOUTS = {
     "infonce": infonce,
     "flo-cross-fitted": flo_cross_fitted,
     "tuba": tuba,
     "dv-recentred": dv_recentred,
     "flatnce": flatnce,
-    "smile": smile,
 }
 
 

@@ -183,6 +183,14 @@ def test_a_critic_that_breaks_down_is_marked_and_does_not_hurt_the_others(method
         assert found.step == alone.step
 
 
+def test_a_clear_fall_of_the_validation_value_stops_training_early():
+    # Steps this large ruin the critic at once: every evaluation counts twice.
+    (found,) = fit([member(kind="gaussian")], settings("auto", steps=100, every=1, rate=3.0))
+    values = [record["validation"] for record in found.history]
+    falls = sum(value < 0.99 * max(values) - 0.005 for value in values)
+    assert falls >= 4 and len(values) <= 1 + found.step + FitSettings.patience - falls // 2
+
+
 # --- Calibration ---------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from flatnce import mi
 from flatnce.cli import main
-from flatnce.mi.memory import Memory, _lagged, memory_of
+from flatnce.mi.memory import Memory, _lagged, _ranks, memory_of
 from flatnce.mi.result import memory_flags
 
 QUICK = {"steps": 5, "permutations": 19, "baselines": False}
@@ -51,6 +51,12 @@ def test_correlations_at_all_lags_equal_their_definition():
     for lag, found in enumerate(_lagged(side, 24), start=1):
         wanted = (centred[lag:] * centred[:-lag]).sum(axis=0) / (centred**2).sum(axis=0)
         np.testing.assert_allclose(found, wanted, atol=1e-12)
+
+
+def test_ranks_are_those_of_scipy():
+    stats = pytest.importorskip("scipy.stats")
+    column = np.random.default_rng(0).integers(0, 9, size=50).astype(float)
+    np.testing.assert_allclose(_ranks(column), (stats.rankdata(column) - 0.5) / 50)
 
 
 def test_independent_rows_raise_no_alarm():

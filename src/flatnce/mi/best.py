@@ -19,7 +19,7 @@ from flatnce.mi.cleaning import normal_scores
 
 __all__ = []
 
-NEIGHBOUR_ROWS = 5000  # with many columns the time of nearest neighbours grows as n²
+NEIGHBOUR_ROWS = 5000  # and half as many where their time grows as n²
 FEW_COLUMNS = 3  # of both sides, up to which nearest neighbours need no critic beside them
 MOST_CATEGORIES = 12  # distinct whole numbers that are read as categories
 MOST_LABELS = 20
@@ -173,6 +173,11 @@ def _error(terms: Table) -> float:
     return math.sqrt(variance / len(terms)) * float(students.stdtrit(freedom, 0.975)) / 1.96
 
 
+def neighbour_rows(columns: int) -> int:
+    """The largest number of rows whose neighbours are searched."""
+    return NEIGHBOUR_ROWS if columns <= TREE_COLUMNS else NEIGHBOUR_ROWS // 2
+
+
 def best_estimate(
     x: Table, y: Table, critic: CriticValues | None = None, seed: int = 0
 ) -> BestEstimate:
@@ -214,8 +219,8 @@ def _chosen(
     columns = left.table.shape[1] + right.table.shape[1]
     labels = [side.label and not other.discrete for side, other in ((left, right), (right, left))]
     gaussian = None if any(labels) else _gaussian(left.table, right.table)
-    if rows > NEIGHBOUR_ROWS:
-        kept = random.permutation(rows)[:NEIGHBOUR_ROWS]
+    if rows > neighbour_rows(columns):
+        kept = random.permutation(rows)[: neighbour_rows(columns)]
         left, right = Side(left.table[kept], random), Side(right.table[kept], random)
     if any(labels):
         return _labelled(left, right) if labels[1] else _labelled(right, left)

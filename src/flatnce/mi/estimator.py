@@ -14,7 +14,7 @@ from torch import Tensor
 
 from flatnce.messages import check_choice, check_positive
 from flatnce.mi import cleaning, fitting, result
-from flatnce.mi.best import BestEstimate, CriticValues, best_estimate
+from flatnce.mi.best import BestEstimate, CriticValues, best_estimate, neighbour_rows
 from flatnce.mi.bounds import pool_log_sum, with_floor
 from flatnce.mi.classical import cca, gaussian_copula, ksg
 from flatnce.mi.critics import BoundedScale, Critic, SeparableCritic, critic_for, gaussian_critic
@@ -28,7 +28,6 @@ __all__ = []
 CRITICS = ("auto", "gaussian", "dot", "cosine", "bilinear", "joint")
 SMALL_TABLE = 200  # training rows, below which a smaller critic is trained in fewer steps
 COMPARED_ROWS = 2048  # on which training and test values are compared
-BASELINE_ROWS = 5000  # of the nearest-neighbour baseline: with many columns its time grows as n²
 CLASSICAL_FUNCTIONS: Mapping[str, Callable[..., float]] = {
     "ksg": ksg,
     "cca": cca,
@@ -357,7 +356,7 @@ def train(
     for fold, critic in zip(folds, fitted, strict=True):
         fold.critic = critic
         # Calibrate again, more precisely and on more validation rows.
-        rows = slice(0, 2 * COMPARED_ROWS)
+        rows = slice(0, COMPARED_ROWS)
         with torch.no_grad():
             scores = critic.critic(fold.case.x_validation[rows], fold.case.y_validation[rows])
         critic.scale, critic.floor = fitting.scale_and_floor(scores.double(), critic.scale)
@@ -369,8 +368,9 @@ def _baselines(tables: cleaning.CleanTables, seed: int) -> dict[str, float | Non
     baselines: dict[str, float | None] = {}
     for name, function in CLASSICAL_FUNCTIONS.items():
         rows = np.arange(len(tables.x))
-        if name == "ksg" and len(rows) > BASELINE_ROWS:
-            rows = np.random.default_rng([seed, 0xBA5E]).permutation(rows)[:BASELINE_ROWS]
+        if name == "ksg":
+            most = neighbour_rows(tables.x.shape[1] + tables.y.shape[1])
+            rows = np.random.default_rng([seed, 0xBA5E]).permutation(rows)[:most]
         try:
             value = function(tables.x[rows], tables.y[rows])
         except ValueError:  # too few rows for so many columns, or ties

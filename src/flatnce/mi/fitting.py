@@ -23,7 +23,7 @@ from flatnce.mi.registry import Method
 
 __all__ = ["one_thread"]
 
-MONITOR_ROWS = 2048  # validation rows that are evaluated during training
+MONITOR_ROWS = 1024  # validation rows that are evaluated during training
 SMALL_STEP_ROWS = 512  # in a step, of all critics: up to here one thread is as fast as several
 
 
@@ -264,7 +264,8 @@ class _Training:
             fitted.history.append(
                 {"step": step, "train": -losses[number], "validation": value, "scale": scale}
             )
-            fitted.idle += 1
+            # A clear fall after something was found is overfitting: it counts twice.
+            fitted.idle += 2 if value < 0.99 * fitted.validation - 0.005 else 1
             # Constant scores, as at a start, have no order of pairs to test independence by.
             constant = bool((scores == scores[:, :1]).all())
             if value > fitted.validation and not constant:

@@ -40,12 +40,11 @@ def memory_of(x: Table, y: Table) -> Memory | None:
     if max(x.ndim, y.ndim) > 2 or rows < 4 * TREND:
         return None
     ordered = [[_is_sorted(column) for column in side.T] for side in (x, y)]
-    rank = require_extra("scipy.stats", "ranks", "mi").rankdata
-    smooth = require_extra("scipy.ndimage", "trends", "mi").uniform_filter1d
-    whole = [rank(side, axis=0).astype(np.float64) / rows for side in (x, y)]
+    whole = [np.stack([_ranks(column) for column in side.T], axis=1) for side in (x, y)]
     scores, lags = whole, min(LAGS, rows // 4)
     if any(map(any, ordered)):
         lags = TREND // 2  # beyond, removing a trend alone makes rows alike
+        smooth = require_extra("scipy.ndimage", "trends", "mi").uniform_filter1d
         scores = [side - smooth(side, TREND, axis=0) for side in whole]
     alike, least = np.ones((2, lags)), np.zeros((2, 1))
     for number, (side, known) in enumerate(zip(scores, ordered, strict=True)):
@@ -66,6 +65,13 @@ def memory_of(x: Table, y: Table) -> Memory | None:
         levels = [len(np.unique(side, axis=0)) for side in (x, y)]
         return Memory(1.0, None) if 5 * min(levels) > rows else None  # categories may be sorted
     return Memory(float(both.max()), _length(whole, rows, lag), lag)  # a walk's is its trend's
+
+
+def _ranks(column: Table) -> Table:
+    """Ranks from 0 to 1, of equal values their mean."""
+    ordered = np.sort(column)
+    ends = [np.searchsorted(ordered, column, side) for side in ("left", "right")]
+    return (ends[0] + ends[1]) / (2 * len(column))
 
 
 def _is_sorted(column: Table) -> bool:

@@ -59,7 +59,6 @@ NOTES: Mapping[str, str] = {
     "tuba": "baseline from validation rows; heavy tails, useless where information is high",
     "dv-recentred": "a bound only in the limit of many rows; biased upward on few",
     "flatnce": "minus û, the partner left out of the pool; biased upward",
-    "smile": "scores clipped at 5; no guarantee of either sign",
 }
 BOUNDS = ("infonce", "flo-cross-fitted", "tuba")
 
@@ -72,14 +71,13 @@ class GroupSums:
     top: Float[Tensor, " n"]  # largest other score; the sums are relative to it
     negatives: Float[Tensor, "n g"]  # sums of exp(score − top)
     squares: Float[Tensor, " n"]  # sum of its squares over all groups
-    clipped: Float[Tensor, "n g"]  # sums of exp(score − shift), clipped as in SMILE
     shift: Float[Tensor, " n"]  # s(x): log of the mean of exp(score) over the pool
     group: Int[Tensor, " n"]  # jackknife group of each row
     pool: int  # rows of the pool
     floor: float  # share of independence
 
-    def statistics(self, without: int | None = None) -> tuple[Contrast, Tensor, Tensor]:
-        """Return row statistics, SMILE's clipped log-sums, and the mask of their rows."""
+    def statistics(self, without: int | None = None) -> tuple[Contrast, Tensor]:
+        """Return row statistics, and the mask of their rows."""
         kept = torch.ones(self.negatives.shape[1], dtype=torch.bool, device=self.group.device)
         if without is not None:
             kept[without : without + 1] = False
@@ -88,12 +86,11 @@ class GroupSums:
         # Sum again instead of subtracting: the rest may be tiny beside what is subtracted.
         negative = self.top[rows] + _log(self.negatives[rows][:, kept].sum(dim=1))
         negative2 = 2 * self.top[rows] + _log(self.squares[rows])
-        clipped = _log(self.clipped[rows][:, kept].sum(dim=1))
         beta = torch.full_like(self.positive[0], torch.nan)
         statistics = Contrast(
             self.positive[rows], negative, negative2, count, self.top[rows], beta, faults=None
         )
-        return statistics, clipped, rows
+        return statistics, rows
 
 
 def _log(sums: Tensor) -> Tensor:
@@ -109,8 +106,7 @@ def group_sums(part: EvaluationPart) -> GroupSums:
     shift = pool_log_sum(pooled) - torch.log(log_pool)
     groups = int(part.group.max()) + 1
     member = torch.nn.functional.one_hot(part.group, groups).to(torch.float64)
-    low, high = math.exp(-5.0), math.exp(5.0)  # the clip of SMILE
-    values = torch.empty(3 + 2 * groups, len(part.x), dtype=torch.float64, device=part.x.device)
+    values = torch.empty(3 + groups, len(part.x), dtype=torch.float64, device=part.x.device)
     for start, block in scores.each():
         rows = slice(start, start + len(block))
         positive = block.diagonal(start).clone()
@@ -119,19 +115,12 @@ def group_sums(part: EvaluationPart) -> GroupSums:
         powers = block.sub_(top[:, None]).exp_()
         values[0, rows], values[1, rows] = positive, top
         values[2, rows] = torch.linalg.vecdot(powers, powers)
-        values[3 : 3 + groups, rows] = (powers @ member).T
-        # exp(score − s) from these powers. Beyond exp(700) everything is clipped anyway, and the
-        # limit avoids 0 times infinity. The partner's 0 is clipped upward, so it is removed.
-        lift = (top - shift[rows]).clamp_max(700.0).exp()
-        lifted = powers.mul_(lift[:, None]).clamp_(low, high)
-        lifted.diagonal(start).zero_()
-        values[3 + groups :, rows] = (lifted @ member).T
+        values[3:, rows] = (powers @ member).T
     return GroupSums(
         positive=values[0],
         top=values[1],
-        negatives=values[3 : 3 + groups].T,
+        negatives=values[3:].T,
         squares=values[2],
-        clipped=values[3 + groups :].T,
         shift=shift,
         group=part.group,
         pool=len(part.y_pool),
@@ -141,12 +130,10 @@ def group_sums(part: EvaluationPart) -> GroupSums:
 
 def _values(sums: GroupSums, without: int | None = None) -> Values:
     """Every read-out of a part, on all rows or without one group."""
-    statistics, clipped, rows = sums.statistics(without)
+    statistics, rows = sums.statistics(without)
     shift = sums.shift[rows]
     dual = bounds.dual_from_pool(statistics.positive, shift + math.log(sums.pool), sums.pool)
     centred = recentre(statistics, shift)
-    log_count = math.log(len(statistics.positive)) + float(statistics.count[0].log())
-    partition = float(torch.logsumexp(clipped, dim=0)) - log_count
     own = bounds.infonce(statistics, reduction="none")
     return {
         "infonce": float(bounds.with_floor(own, sums.floor).mean()),
@@ -154,7 +141,6 @@ def _values(sums: GroupSums, without: int | None = None) -> Values:
         "tuba": float(bounds.nwj(centred)),
         "dv-recentred": float(bounds.donsker_varadhan(centred)),
         "flatnce": float(bounds.flatnce(statistics)),
-        "smile": float(centred.positive.mean()) - partition,
     }
 
 
