@@ -68,9 +68,11 @@ def _centred(scores, pool):
     ]
 
 
-def donsker_varadhan(scores):
+def donsker_varadhan(scores, clip=math.inf):
+    """With a finite clip, SMILE: the negatives' scores are kept within [-clip, clip]."""
     negatives = [value for i, row in enumerate(scores) for value in others(row, i)]
-    return mean(row[i] for i, row in enumerate(scores)) - log_mean_exp(negatives)
+    clipped = [min(max(value, -clip), clip) for value in negatives]
+    return mean(row[i] for i, row in enumerate(scores)) - log_mean_exp(clipped)
 
 
 def dv_recentred(scores, pool):

@@ -12,7 +12,6 @@ from estimator_reference import infonce as infonce_reference
 from flatnce.mi.bounds import (
     ScoreBlocks,
     barber_agakov,
-    cross_fitted_dual,
     cross_fitted_flo,
     donsker_varadhan,
     flatnce,
@@ -321,7 +320,7 @@ def test_a_step_down_each_loss_raises_the_partners_scores(name):
         (lambda s: infonce(s / 0), "NaN"),
         (lambda s: flo(s, s[0][:3]), "one number per row"),
         (lambda s: recentre(s, s[0][:3]), "one number per row"),
-        (lambda s: cross_fitted_dual(s, s[:3]), "pool has 3 rows"),
+        (lambda s: cross_fitted_flo(s, s[:3]), "pool has 3 rows"),
         (lambda s: interpolated(s, s[0], 1.5), "alpha=1.5"),
         (lambda s: interpolated(s[:2, :2], s[0][:2], 0.5), "at least 3"),
         (lambda s: smile(s, -1.0), "clip=-1.0"),

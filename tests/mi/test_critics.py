@@ -9,7 +9,6 @@ from torch import nn
 
 from estimator_reference import gaussian_log_ratio
 from flatnce.mi import (
-    BilinearCritic,
     BoundedScale,
     JointCritic,
     SeparableCritic,
@@ -19,7 +18,7 @@ from flatnce.mi import (
 from flatnce.mi.bounds import flo, tuba
 from flatnce.mi.critics import gaussian_critic
 
-KINDS = ("dot", "cosine", "bilinear", "joint")
+KINDS = ("dot", "cosine", "joint")
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -38,8 +37,6 @@ def one_score(critic, x, y):
     if isinstance(critic, JointCritic):
         return critic.network(torch.cat((x, y)))[0]
     left, right = critic.left(x), critic.right(y)
-    if isinstance(critic, BilinearCritic):
-        return left @ critic.weight @ right
     if critic.scale is None:
         return left @ right
     return critic.scale.log_scale.exp() * (left @ right) / (left.norm() * right.norm())

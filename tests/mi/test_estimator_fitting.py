@@ -49,11 +49,9 @@ def weights(found):
 CASES = [
     ("infonce", "dot"),
     ("flatnce", "cosine"),
-    ("infonce", "bilinear"),
     ("auto", "gaussian"),
     ("flo", "dot"),
     ("tuba", "dot"),
-    ("tuba", "bilinear"),
     ("mine", "dot"),
     ("nwj", "dot"),
     ("infonce", "joint"),

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from flatnce.mi.classical import gaussian_copula as gaussian_copula
     from flatnce.mi.classical import ksg as ksg
     from flatnce.mi.cleaning import Cleaning as Cleaning
-    from flatnce.mi.critics import BilinearCritic as BilinearCritic
     from flatnce.mi.critics import BoundedScale as BoundedScale
     from flatnce.mi.critics import Critic as Critic
     from flatnce.mi.critics import JointCritic as JointCritic

@@ -107,25 +107,11 @@ class Side:
         return len(self.counts) == 2 or (few and int(self.counts.min()) >= 5)
 
     @cached_property
-    def long_tails(self) -> bool:
-        """Whether some column reaches much further than its middle half; 4 for a normal one."""
-        low, first, third, high = np.quantile(self.table, (0.005, 0.25, 0.75, 0.995), axis=0)
-        return bool((high - low > 8 * (third - first)).any())
-
-    @cached_property
     def normal(self) -> bool:
         """Whether the principal components of normal scores are about normal (kurtosis)."""
         axes = np.linalg.svd(self.scores, full_matrices=False)[0][:, :5]
         excess = (axes**4).mean(axis=0) / (axes**2).mean(axis=0) ** 2 - 3
         return abs(float(excess.mean())) < max(4 * (24 / axes.size) ** 0.5, 0.35)
-
-    @cached_property
-    def atoms(self) -> bool:
-        """Whether a column that is not discrete has a value that many rows share."""
-        if self.discrete:
-            return False
-        shares = [np.unique(column, return_counts=True)[1].max() for column in self.table.T]
-        return bool(max(shares) > 0.05 * len(self.table))
 
     @cached_property
     def uniform(self) -> Table:
@@ -365,10 +351,7 @@ def _neighbours(left: Side, right: Side, columns: int) -> _Value:
     there it goes into the interval alone.
     """
     pairs = [(left.table, right.table)]
-    if columns > TREE_COLUMNS:
-        if left.long_tails or right.long_tails:
-            pairs = [(left.scores, right.scores)]
-    elif not (left.discrete or right.discrete):
+    if columns <= TREE_COLUMNS and not (left.discrete or right.discrete):
         pairs += [(left.uniform, right.uniform), (left.scores, right.scores)]
     each_k = [min(k, len(left.table) - 1) for k in (3, 6, 12)]
     found = [ksg_terms(*pair, each_k) for pair in pairs]
@@ -398,8 +381,6 @@ def _gaussian(x: Table, y: Table) -> _Value | None:
 
 def _looks_gaussian(left: Side, right: Side) -> bool:
     """Whether neighbours find no more than correlations, row by row, and not much less."""
-    if left.atoms or right.atoms:
-        return False
     own = _gaussian_terms(left.scores, right.scores)
     apart = [terms - own for terms in ksg_terms(left.scores, right.scores, (3, 6))]
     few, more = (float(each.mean() / each.std()) * len(own) ** 0.5 for each in apart)

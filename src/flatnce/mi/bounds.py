@@ -288,21 +288,6 @@ def flo(
     return statistics.reduce(1 - dual - (pooled - dual).exp(), reduction)
 
 
-def cross_fitted_dual(rows: Rows, pool: Scores) -> Float[Tensor, " n"]:
-    r"""U from other data: :math:`\log \frac{1}{k + 1} (1 + \sum_a e^{g(x_i, y_a) - g_i})`.
-
-    The partner stays in the pool, which limits the variance. ``pool`` are the scores of the same
-    x's with the k y's of a pool that is disjoint from the pairs.
-    """
-    statistics = row_statistics(rows)
-    pooled = pool_log_sum(pool)
-    if pooled.shape != statistics.positive.shape:
-        count = len(statistics.positive)
-        raise ValueError(f"pool has {len(pooled)} rows for {count} pairs; score these x's")
-    size = pool.shape[1] if isinstance(pool, Tensor) else pool.columns
-    return dual_from_pool(statistics.positive, pooled, size)
-
-
 def dual_from_pool(
     positive: Float[Tensor, " n"], pooled: Float[Tensor, " n"], size: int
 ) -> Float[Tensor, " n"]:
@@ -311,13 +296,20 @@ def dual_from_pool(
 
 
 def cross_fitted_flo(rows: Rows, pool: Scores, reduction: str = "mean") -> Float[Tensor, "..."]:
-    """FLO with u from a pool of other data: the valid value of a FlatNCE critic.
+    r"""FLO with u from a pool of other data: the valid value of a FlatNCE critic.
 
-    A bound in expectation for *any* critic. Never above 1 + log(k + 1) with k y's in the pool, so
-    it may exceed InfoNCE's ceiling by 1.
+    u is :math:`\log \frac{1}{k + 1} (1 + \sum_a e^{g(x_i, y_a) - g_i})`; ``pool`` are the scores of
+    these x's with k y's that are disjoint from the pairs. The partner stays in the pool, which
+    limits the variance. A bound in expectation for *any* critic. Never above 1 + log(k + 1), so it
+    may exceed InfoNCE's ceiling by 1.
     """
-    statistics = row_statistics(rows)
-    return flo(statistics, cross_fitted_dual(statistics, pool), reduction=reduction)
+    statistics, pooled = row_statistics(rows), pool_log_sum(pool)
+    if pooled.shape != statistics.positive.shape:
+        count = len(statistics.positive)
+        raise ValueError(f"pool has {len(pooled)} rows for {count} pairs; score these x's")
+    size = pool.shape[1] if isinstance(pool, Tensor) else pool.columns
+    dual = dual_from_pool(statistics.positive, pooled, size)
+    return flo(statistics, dual, reduction=reduction)
 
 
 def barber_agakov(

@@ -85,10 +85,8 @@ def ksg_terms(
     sides = list(two_tables(x, y))
     rows = len(sides[0])
     check_choice("ties", ties, ("jitter", "mixed"))
-    for k in each_k:
-        if 1 <= k < rows:
-            continue
-        raise ValueError(f"k={k} must lie between 1 and {rows - 1}, the rows less 1")
+    if wrong := [k for k in each_k if not 1 <= k < rows]:
+        raise ValueError(f"k={wrong[0]} must lie between 1 and {rows - 1}, the rows less 1")
     generator = np.random.default_rng(seed)
     for number, table in enumerate(sides):
         side = table - table.mean(axis=0)

@@ -48,7 +48,7 @@ class MiOptions:
     # Columns of y. By default all others that hold numbers.
     y: Annotated[str | None, tyro.conf.arg(metavar="COLUMNS")] = None
     method: str = "auto"  # auto, flatnce, infonce, flo, dv, nwj, smile, ksg, cca ...
-    critic: str = "auto"  # auto, gaussian, dot, cosine, bilinear or joint.
+    critic: str = "auto"  # auto, gaussian, dot, cosine or joint.
     # Folds of cross-fitting, each evaluated in turn; 1 is one split.
     cv: Annotated[int, tyro.conf.arg(metavar="FOLDS")] = 1
     # What is done to columns first, fitted on the training part.

@@ -230,7 +230,7 @@ class SeparableCritic(Critic):
         if left.shape[1:] != right.shape[1:]:
             raise ValueError(
                 f"the towers give features of shape {tuple(left.shape)} and {tuple(right.shape)}; "
-                "a product needs the same width, or use a BilinearCritic"
+                "a product needs the same width: end one tower with a linear layer"
             )
         if self.scale is None:
             return left @ right.T
@@ -245,30 +245,6 @@ class SeparableCritic(Critic):
 
     def _block(self, left: Tensor, right: Tensor) -> Tensor:
         return self.score(left.double(), right.double())
-
-
-class BilinearCritic(SeparableCritic):
-    """A bilinear form f(x)ᵀ W h(y) of the features of two towers, which may differ in width.
-
-    Arguments:
-        left: Tower of x.
-        right: Tower of y.
-        widths: Widths of the left and the right features.
-        of_u: ``dual`` and ``constrained`` of :class:`Critic`.
-    """
-
-    def __init__(
-        self, left: nn.Module, right: nn.Module, widths: tuple[int, int], **of_u: Any
-    ) -> None:
-        super().__init__(left, right, **of_u)
-        # Scores of unit features start at order 1.
-        self.weight = nn.Parameter(torch.randn(widths) / (widths[0] * widths[1]) ** 0.5)
-
-    def score(self, left: Tensor, right: Tensor) -> Float[Tensor, "n m"]:
-        return super().score(left @ self.weight.to(left), right)
-
-    def score_paired(self, left: Tensor, right: Tensor) -> Float[Tensor, " n"]:
-        return super().score_paired(left @ self.weight.to(left), right)
 
 
 class JointCritic(Critic):
@@ -343,14 +319,14 @@ def critic_for(
     """Build a critic of perceptrons for two tables.
 
     Arguments:
-        kind: ``dot`` or ``cosine`` (separable), ``bilinear`` or ``joint``.
+        kind: ``dot`` or ``cosine`` (separable), or ``joint``.
         widths: Columns of x and of y.
         hidden: Widths of the hidden layers.
         features: Width of the towers' features; unused by the joint critic.
         scale: Scale of the cosine: its start, or a :class:`BoundedScale`.
         dual: Also learn u for FLO: ``free`` u(x, y), or ``constrained`` u = −g(x, y) + s(x).
     """
-    check_choice("kind", kind, ("dot", "cosine", "bilinear", "joint"))
+    check_choice("kind", kind, ("dot", "cosine", "joint"))
     check_choice("dual", dual, (None, "free", "constrained"))
     sides = widths if kind == "joint" else (features, features)
     of_u: dict[str, Any] = {}
@@ -361,8 +337,6 @@ def critic_for(
     if kind == "joint":
         return JointCritic(perceptron(sum(widths), 1, hidden), **of_u)
     left, right = (perceptron(width, features, hidden) for width in widths)
-    if kind == "bilinear":
-        return BilinearCritic(left, right, sides, **of_u)
     return SeparableCritic(left, right, similarity=kind, scale=scale, **of_u)
 
 
@@ -480,7 +454,7 @@ def _whitening(table: NDArray[np.float64]) -> NDArray[np.float64]:
 
 # Modules whose copies give the same results stacked as one by one.
 STACKABLE = (
-    *(SeparableCritic, BilinearCritic, BoundedScale, GaussianTower, Squares),
+    *(SeparableCritic, BoundedScale, GaussianTower, Squares),
     *(nn.Sequential, nn.Linear, nn.ReLU, nn.SiLU),
 )
 

@@ -25,7 +25,7 @@ from flatnce.mi.result import Estimate
 
 __all__ = []
 
-CRITICS = ("auto", "gaussian", "dot", "cosine", "bilinear", "joint")
+CRITICS = ("auto", "gaussian", "dot", "cosine", "joint")
 SMALL_TABLE = 200  # training rows, below which a smaller critic is trained in fewer steps
 COMPARED_ROWS = 2048  # on which training and test values are compared
 CLASSICAL_FUNCTIONS: Mapping[str, Callable[..., float]] = {
@@ -405,7 +405,7 @@ class MutualInformation(EstimationOptions):
     Arguments:
         method: See :data:`flatnce.mi.METHODS`; ``auto`` is InfoNCE on a critic that starts from
             the best Gaussian one.
-        critic: ``auto`` (the method's own), ``gaussian``, ``dot``, ``cosine``, ``bilinear``,
+        critic: ``auto`` (the method's own), ``gaussian``, ``dot``, ``cosine``,
             ``joint``, a :class:`~flatnce.mi.Critic` of your own modules (images, text, time
             series), or a function that makes one.
         transform: Transform of every column, fitted on training rows: ``copula`` (ranks to normal
