@@ -298,7 +298,7 @@ def dual_from_pool(
 def cross_fitted_flo(rows: Rows, pool: Scores, reduction: str = "mean") -> Float[Tensor, "..."]:
     r"""FLO with u from a pool of other data: the valid value of a FlatNCE critic.
 
-    u is :math:`\log \frac{1}{k + 1} (1 + \sum_a e^{g(x_i, y_a) - g_i})`; ``pool`` are the scores of
+    u is :math:`\log \frac{1}{k + 1} (1 + \sum_a e^{g(x_i, y_a) - g_i})`, ``pool`` the scores of
     these x's with k y's that are disjoint from the pairs. The partner stays in the pool, which
     limits the variance. A bound in expectation for *any* critic. Never above 1 + log(k + 1), so it
     may exceed InfoNCE's ceiling by 1.
