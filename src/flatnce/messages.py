@@ -2,6 +2,7 @@
 
 import difflib
 import math
+import re
 import shutil
 import textwrap
 from collections.abc import Iterable, Mapping
@@ -14,8 +15,10 @@ __all__ = [
     "check_positive",
     "did_you_mean",
     "duration_text",
+    "fitted",
     "format_bytes",
     "html_card",
+    "say",
     "wrapped",
 ]
 
@@ -64,10 +67,24 @@ def did_you_mean(
 
 
 def wrapped(text: str, start: str = "", then: str = "") -> str:
-    """The text in lines that fit the terminal, of at most 80 characters."""
+    """The text in lines that fit the terminal, of at most 80 characters; `commands` stay whole."""
     width = min(80, max(40, shutil.get_terminal_size().columns))
     look = textwrap.TextWrapper(width, start, then, break_on_hyphens=False, break_long_words=False)
-    return look.fill(text)
+    whole = re.sub(r"`[^`]*`", lambda command: command[0].replace(" ", "\xa0"), text)
+    return look.fill(whole).replace("\xa0", " ")
+
+
+def fitted(text: str) -> str:
+    """The lines of a text wrapped for the terminal, or COLUMNS; without one they stay whole."""
+    if not shutil.get_terminal_size((0, 0)).columns:
+        return text
+    indented = re.compile(r"^( *)(.+)$", re.M)
+    return indented.sub(lambda line: wrapped(line[2], line[1], line[1] + "  "), text)
+
+
+def say(text: str) -> None:
+    """Print a text in lines that fit the terminal."""
+    print(fitted(text), flush=True)
 
 
 def html_card(title: str, facts: Mapping[str, object], items: Iterable[str] = ()) -> str:

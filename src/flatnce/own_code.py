@@ -9,16 +9,34 @@ the command line or given to ``train`` is allowed, a name read from a run or an 
 import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
+from sysconfig import get_path
+from traceback import extract_tb
 from typing import Any, TypedDict
 
-__all__ = ["ARGUMENTS", "OBJECT", "Named", "OwnObjects", "is_own", "own_object", "trust_code"]
+__all__ = [
+    "ARGUMENTS",
+    "OBJECT",
+    "Named",
+    "OwnObjects",
+    "error_text",
+    "is_ours",
+    "is_own",
+    "naming",
+    "own_object",
+    "trust_code",
+]
 
 OBJECT = "object"  # in place of the module of what cannot be imported
 TRUSTED = "FLATNCE_TRUSTED_CODE"  # names, or *; in the environment, for processes started here
 ARGUMENTS = {"backbone": "encoder"}
 """The argument of each setting that takes an object, where they have different names."""
 
+# Where files are that are not a user's.
+LIBRARIES = (str(Path(__file__).parent), *map(get_path, ("stdlib", "purelib", "platlib")))
 _IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
@@ -88,8 +106,8 @@ def own_object(setting: str, name: str) -> Any:
     if isinstance(name, Named):
         return name.value
     module, _, attribute = name.partition(":")
-    argument = ARGUMENTS.get(setting, setting)
     if module == OBJECT:
+        argument = ARGUMENTS.get(setting, setting)
         raise ValueError(
             f"{setting}={name!r} is an object of the program that trained this run, of which only "
             f"the name is kept; give it again, resume(run, {argument}=...), or before any other "
@@ -114,3 +132,25 @@ def own_object(setting: str, name: str) -> Any:
             "package.module:name of a module in this folder, on PYTHONPATH or installed"
         ) from error
     return found
+
+
+def is_ours(error: Exception) -> bool:
+    """Whether our code raised an exception, and not a library or a user's code."""
+    return extract_tb(error.__traceback__)[-1].filename.startswith(LIBRARIES[0])
+
+
+def error_text(error: Exception) -> str:
+    """An exception in one line, with the innermost line outside libraries that it passed."""
+    passed = extract_tb(error.__traceback__)
+    own = [one for one in passed if not one.filename.startswith((*LIBRARIES, "<frozen"))]
+    where = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}{where}"
+
+
+@contextmanager
+def naming(what: str) -> Iterator[None]:
+    """Raise a ValueError that begins so for any exception of a user's code, which is its cause."""
+    try:
+        yield
+    except Exception as error:  # a user's code can raise anything
+        raise ValueError(f"{what}: {error_text(error)}") from error

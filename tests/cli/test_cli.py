@@ -206,10 +206,10 @@ def test_a_line_on_a_terminal_is_not_read_as_markup(monkeypatch):
 def test_the_line_of_a_run_shows_the_diagnostics_that_have_one(monkeypatch):
     measured = ("loss", "mi", "mi_ceiling", "ess", "gain", "temperature")
     numbers = dict.fromkeys((*measured, "epoch", "seconds", "images_per_second"), 1.0)
-    shown = "epoch 1.0/2  loss 1.000  MI 1.00 of 1.00  ESS 1.00  gain 1.00  T 1  1 images/s"
+    shown = "epoch 1.0/2  loss 1.000  MI 1.00 of 1.00  ESS 1.00  gain 1.00  T 1  1 samples/s"
     monkeypatch.setitem(DIAGNOSTICS, "new", replace(DIAGNOSTICS["mi"], line="new {new:.1f}"))
     assert progress_line(numbers, {}, 2).startswith(shown)  # an older version's
-    assert "T 1  new 2.0  1 images/s" in progress_line(numbers | {"new": 2.0}, {}, 2)
+    assert "T 1  new 2.0  1 samples/s" in progress_line(numbers | {"new": 2.0}, {}, 2)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes work differently there")
@@ -243,6 +243,22 @@ def test_a_verdict_is_coloured_on_a_terminal_only(monkeypatch, capsys):
         monkeypatch.setenv("NO_COLOR", colour)
         print_verdict("first: ", "healthy since step 1: fine")
         assert shown in terminal.getvalue()
+
+
+@pytest.mark.parametrize("typed", ["evaluate --help", "runs --help"])
+def test_a_help_is_coloured_on_a_terminal_only(typed, monkeypatch, capsys):
+    assert main(typed.split()) == 0
+    plain = capsys.readouterr().out
+    assert "\x1b" not in plain
+    monkeypatch.setenv("TERM", "xterm-256color")
+    terminal = io.TextIOWrapper(io.BytesIO(), "utf-8")
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stdout", terminal)
+    assert main(typed.split()) == 0
+    shown = terminal.buffer.getvalue().decode()
+    assert "\x1b[1musage:\x1b[0m flatnce" in shown and "\x1b[36m--json\x1b[0m" in shown
+    uncoloured = re.sub(r"\x1b\[\d*m", "", shown)  # in another encoding the boxes differ
+    assert [*re.findall(r"\w+", uncoloured)] == [*re.findall(r"\w+", plain)]
 
 
 def test_a_bar_shows_the_share_on_a_terminal(monkeypatch):
@@ -289,8 +305,32 @@ def test_bash_completes_by_the_script(capsys):
     asked = f"{script}complete -p flatnce"
     found = subprocess.run(["bash", "-c", asked], capture_output=True, text=True, check=True)
     assert "flatnce completion words" in found.stdout
-    for shell in ("zsh", "fish"):
-        assert main(["completion", shell]) == 0 and "words" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(not shutil.which("zsh"), reason="needs zsh")
+def test_zsh_completes_by_the_script(capsys):
+    assert main(["completion", "zsh"]) == 0
+    asked = (
+        f"autoload -U compinit; compinit -u -D\n{capsys.readouterr().out}print $_comps[flatnce]"
+    )
+    found = subprocess.run(["zsh", "-fc", asked], capture_output=True, text=True, check=True)
+    assert "flatnce completion words" in found.stdout and found.stderr == ""
+
+
+@pytest.mark.skipif(not shutil.which("fish"), reason="needs fish")
+def test_fish_completes_by_the_script(tmp_path, capsys):
+    assert main(["completion", "fish"]) == 0
+    program = tmp_path / "flatnce"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m flatnce "$@"\n')
+    program.chmod(0o755)
+    asked = f"cd {tmp_path}; set -x PATH {tmp_path} $PATH\n{capsys.readouterr().out}"
+    found = subprocess.run(
+        ["fish", "--no-config", "-c", f"{asked}complete -C 'flatnce re'"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.split() == ["report", "reproduce", "resume"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes work differently there")

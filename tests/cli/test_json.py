@@ -1,4 +1,4 @@
-"""``--json`` of every command: one document on standard output, and nothing else."""
+"""Every command: its ``--json`` is one document, and its lines fit a terminal of 80 columns."""
 
 import json
 
@@ -60,3 +60,49 @@ def test_json_is_one_document_and_nothing_else(command, capfd):
 
     found = json.loads(line, parse_constant=refuse)
     assert key in (found[0] if isinstance(found, list) else found)
+
+
+RUN = "--epochs 1 --batch-size 192 --pool 64 --no-tensorboard --device cpu --view-size 4"
+QUICK = [
+    *(f"{command} {TYPED[command][0]}" for command in ("data", "runs", "reproduce")),
+    "evaluate first --protocol knn --device cpu",
+    "runs first",
+    "runs --where linear>0.5 --sort batch",
+    "runs nosuch",
+    "doctor nosuch",
+    "data digits",
+    "train photo",
+    "train ./photos",
+    "train digits --batch-size many",
+    "compare first --no-such",
+    "evaluate first --protocol transfer",
+    "embed first nothing",
+    "export first --to timm",
+    "export first --to torch",
+]
+WHOLE = [
+    *(
+        f"{command} {TYPED[command][0]}"
+        for command in ("demo", "train", "sweep", "doctor", "mi", "embed")
+    ),
+    "compare infonce-0 flatnce-0",
+    "report first",
+    f"train digits --name calm {RUN}",
+    "runs calm",
+    "resume calm",
+    f"sweep digits --name s --seed 0 1 {RUN}",
+    "evaluate first --protocol linear mi --device cpu",
+]
+
+
+@pytest.mark.usefixtures("_subjects")
+@pytest.mark.parametrize("typed", [QUICK, pytest.param(WHOLE, marks=slow)], ids=["quick", "whole"])
+def test_every_line_fits_a_terminal_of_80_columns(typed, monkeypatch, capfd):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("FLATNCE_DATA", "no-data")
+    for command in typed:
+        main(command.split())
+        shown = capfd.readouterr()
+        lines = [*shown.out.splitlines(), *shown.err.splitlines()]
+        wide = [one for one in lines if len(one) > 80 and len(one.split()) > 1]  # not of a path
+        assert lines and wide == [], command

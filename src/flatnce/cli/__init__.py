@@ -13,13 +13,12 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
-from traceback import walk_tb
 
 from flatnce import __version__
 from flatnce.cli.launch import has_failed, report_failure
 from flatnce.cli.options import as_typed, forget_options
-from flatnce.messages import did_you_mean
-from flatnce.own_code import is_own, trust_code
+from flatnce.messages import did_you_mean, fitted
+from flatnce.own_code import is_ours, is_own, trust_code
 from flatnce.toml_files import read_toml
 
 __all__ = ["main"]
@@ -132,11 +131,10 @@ def _dispatch(name: str, arguments: list[str]) -> int:
 
 def _said(error: Exception) -> str:
     """The message; of an error that our code raised, with the arguments as they are typed."""
-    raised = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
-    return as_typed(str(error)) if raised[-1].startswith("flatnce.") else str(error)
+    return as_typed(str(error)) if is_ours(error) else str(error)
 
 
 def _complain(line: str, code: int) -> int:
     if not report_failure(line, code):  # one of several processes leaves it to the launcher
-        print(line, file=sys.stderr)
+        print(fitted(line), file=sys.stderr)
     return code

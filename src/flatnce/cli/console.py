@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flatnce.environment import plain
-from flatnce.messages import wrapped
+from flatnce.messages import say, wrapped
 
 __all__ = ["column_lines", "console_of", "live_line", "print_json", "print_verdict", "text_table"]
 
@@ -43,11 +43,11 @@ def column_lines(
 ) -> tuple[list[str], list[str]]:
     """The lines of a table by its columns, and the columns left out on a narrow terminal.
 
-    Words are aligned at the left, numbers at the right; nothing is cut. rich's tables would take
-    seconds for thousands of rows.
+    Words are aligned at the left, numbers at the right; nothing is cut, and empty columns are not
+    shown. rich's tables would take seconds for thousands of rows.
     """
-    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    kept, left_out = dict(columns), list[str]()
+    room = shutil.get_terminal_size((0, 0)).columns or None
+    kept, left_out = {one: cells for one, cells in columns.items() if any(cells)}, list[str]()
     widths = {head: max(map(len, (head, *cells))) for head, cells in columns.items()}
     for heading in dispensable:
         whole = sum(widths[one] + 2 for one in kept) - 2
@@ -56,7 +56,7 @@ def column_lines(
             left_out.append(heading)
     padded = []
     for number, (heading, cells) in enumerate(kept.items()):
-        words = not number or any(cell[:1].isalpha() for cell in cells)
+        words = not number or any(cell[:1].isalpha() or cell[:2] == "./" for cell in cells)
         align, width = str.ljust if words else str.rjust, widths[heading]
         padded.append([align(text, width) for text in (heading, *cells)])
     return ["  ".join(line).rstrip() for line in zip(*padded, strict=True)], left_out
@@ -64,7 +64,7 @@ def column_lines(
 
 def console_of() -> Console:
     """The console of standard output."""
-    return Console(width=None if sys.stdout.isatty() else FILE_WIDTH, highlight=False)
+    return Console(width=shutil.get_terminal_size((FILE_WIDTH, 24)).columns, highlight=False)
 
 
 def text_table(
@@ -105,8 +105,8 @@ def live_line(*, quiet: bool = False, log: bool = True) -> Iterator[tuple[Update
 
             yield update, partial(console.print, markup=False)
     else:
-        say = _ignore if quiet else _print_on
-        yield (say if log else _ignore), say
+        show = _ignore if quiet else _print_on
+        yield (show if log else _ignore), show
 
 
 def print_verdict(before: str, verdict: str, after: str = "") -> None:
@@ -125,6 +125,6 @@ def _ignore(text: str, share: float | None = None) -> None:
 def _print_on(text: str, share: float | None = None) -> None:
     """Print a line; where the reader, such as head, has left, the work goes on without one."""
     try:
-        print(text, flush=True)
+        say(text)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -110,7 +110,9 @@ def parse_options(
     except SystemExit as stop:
         said.seek(0)
         if helps:
-            print(_tidied(said.read(), "preset" in leaves(kind)), end="")
+            from flatnce.cli.short_help import print_help_text
+
+            print_help_text(_tidied(said.read(), "preset" in leaves(kind)).rstrip("\n"))
             raise
         hint = f"`flatnce {command.split()[0]} --help-all` lists the options"
         raise ValueError(_one_line(said.read(), stop, leaves(kind), line, hint)) from stop

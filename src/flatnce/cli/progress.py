@@ -55,7 +55,7 @@ def progress_line(line: Mapping[str, Any], watched: Mapping[str, Any], epochs: i
         parts.append(f"kNN {watched['knn']:.1%}")
     if "pool_mi" in watched:
         parts.append(f"pool MI {watched['pool_mi']:.2f} of {watched['pool_ceiling']:.2f}")
-    parts.append(f"{line['images_per_second']:,.0f} images/s")
+    parts.append(f"{line['images_per_second']:,.0f} samples/s")
     parts.append(f"{duration_text(seconds_left(line, epochs))} left")
     return "  ".join(parts)
 

@@ -2,15 +2,18 @@
 
 import inspect
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 from flatnce.messages import wrapped
+from flatnce.toml_files import read_toml
 
-__all__ = ["print_short_help"]
+__all__ = ["print_help_text", "print_short_help"]
 
 INDENT = 28
+ENTRIES = read_toml(__file__, "commands.toml")
 
 
 def descriptions(options: Any) -> dict[str, tuple[Any, str]]:
@@ -28,29 +31,44 @@ def descriptions(options: Any) -> dict[str, tuple[Any, str]]:
 
 def print_short_help(
     arguments: Sequence[str],
-    usage: str,
+    command: str,
     options: Any,
-    names: Sequence[str],
-    sections: Mapping[str, Iterable[tuple[str, str]]],
-    more: str = "",
+    sections: Mapping[str, Mapping[str, str]] | None = None,
 ) -> int:
     """Print usage, the main options with their defaults, then lists by heading; return 0."""
-    command, what = usage.split()[1:3]
+    entry = ENTRIES[command]
     if not arguments:
+        what = entry["usage"].split()[0]
         raise ValueError(f"{what} is missing; see `flatnce {command} --help`")
     every = descriptions(options)
     summary = (inspect.getdoc(type(options)) or "").splitlines()[0]
-    lines = [f"usage: {usage}", "", wrapped(summary), ""]
+    lines = [f"usage: flatnce {command} {entry['usage']}"]
+    lines += [f"example: flatnce {command} {entry['example']}", "", wrapped(summary), ""]
     lines.append("main options (with their defaults):")
-    for name in names:
+    for name in entry["main"].split():
         value, text = every[name]
         lines.append(_entry("--" + name.replace("_", "-") + _shown(value), text))
-    for heading, rows in sections.items():
+    for heading, rows in (sections or entry["sections"]).items():
         lines += ["", f"{heading}:"]
-        lines += [_entry(name, text, 20) for name, text in rows]
+        lines += [_entry(name, text, 20) for name, text in rows.items()]
     lines += ["", f"flatnce {command} --help-all    all {len(every)} options"]
-    print("\n".join(lines) + more)
+    print_help_text("\n".join([*lines, *filter(None, [entry.get("more")])]))
     return 0
+
+
+def print_help_text(text: str) -> None:
+    """Print a help; on a terminal with headings and options in colour, unless NO_COLOR is set."""
+    if not sys.stdout.isatty():
+        print(text)
+        return
+    from rich.text import Text  # needs the time of its import
+
+    from flatnce.cli.console import console_of
+
+    shown = Text(text)
+    shown.highlight_regex(r"(?m)^\w[\w ()]*:|(?<=─ )\w[\w ]*(?= ─)", "bold")
+    shown.highlight_regex(r"(?m)^(?:│ |  )(?P<cyan>--?[\w-]+(?:, --[\w-]+)*)")
+    console_of().print(shown, soft_wrap=True)
 
 
 def _said(kind: type) -> dict[str, str]:

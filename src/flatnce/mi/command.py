@@ -13,26 +13,8 @@ from flatnce.cli.console import live_line, print_json
 from flatnce.cli.options import as_typed, parse_options
 from flatnce.cli.short_help import print_short_help
 from flatnce.environment import environment, plain
+from flatnce.messages import say
 
-MAIN_OPTIONS = (
-    *("x", "y", "method", "cv", "transform", "encode", "group", "block", "independent"),
-    *("rows", "seed", "device", "bits", "report", "compare", "list_columns", "json"),
-)
-HELP_SECTIONS = {
-    "columns": (
-        ("height,weight", "by name; a name may contain spaces and commas"),
-        ("'emb_*'", "all that match"),
-        ("a:d", "from a to d, both included, in the file's order"),
-        ("0:5, 3, -2:", "by number from 0 on, as in Python"),
-    ),
-    "files": (
-        ("text", ".csv .tsv .txt, also .gz; the separator is detected"),
-        ("parquet", "only the chosen columns are read"),
-        ("numpy", ".npy by column number; .npz by the names of its arrays, or x and y"),
-        ("sample", "a small table that the package contains, to try this on"),
-    ),
-}
-USAGE = "flatnce mi FILE [FILE] [OPTIONS]\nexample: flatnce mi sample --x height,weight"
 # Arguments of the Python functions in messages whose options have other names.
 OPTION_OF_ARGUMENT = {"folds": "cv", "blocks": "block", "groups": "group", "parts": "curve"}
 
@@ -107,7 +89,7 @@ class MiOptions:
 def run(arguments: list[str]) -> int:
     """Run the command and return the exit code."""
     if not arguments or {"-h", "--help"} & set(arguments):
-        return print_short_help(arguments, USAGE, MiOptions(), MAIN_OPTIONS, HELP_SECTIONS)
+        return print_short_help(arguments, "mi", MiOptions())
     typed = {argument.partition("=")[0] for argument in arguments}
     renamed = OPTION_OF_ARGUMENT | {"method": "compare" if "--compare" in typed else "method"}
     options = parse_options(MiOptions, "mi", _with_page(arguments), renamed=renamed)
@@ -207,9 +189,9 @@ def _print(found: Any, options: MiOptions, data: dict[str, Any]) -> None:
         where = environment([options.seed], device)
         print_json(plain({**whole, "data": data, "environment": where}))
         return
-    print(as_typed((found.summary if estimate else found.table)(options.unit)))
+    say(as_typed((found.summary if estimate else found.table)(options.unit)))
     if data["notes"]:
-        print("\nReading the data:", *data["notes"], sep="\n  ")
+        say("\n  ".join(["\nReading the data:", *data["notes"]]))
     if page is not None:
         print(f"\nthe page: {page}")
 

@@ -19,7 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from flatnce.core import distributed
 from flatnce.extras import require_extra
 from flatnce.messages import check_at_least, check_choice, did_you_mean
-from flatnce.own_code import is_own, own_object
+from flatnce.own_code import ARGUMENTS, Named, error_text, is_own, own_object
 
 __all__ = [
     "BACKBONES",
@@ -172,9 +172,10 @@ def _timm_backbone(
 
 def _own_backbone(name: str, example: Tensor, pretrained: bool) -> nn.Module:
     """A copy of a user's module, or a new one; a forward pass finds the width of its features."""
+    argument = ARGUMENTS["backbone"] if isinstance(name, Named) else "backbone"
     if pretrained:
         raise ValueError(
-            f"pretrained=True: load the weights of backbone={name!r} in your own code"
+            f"pretrained=True: load the weights of {argument}={name!r} in your own code"
         )
     found = own_object("backbone", name)
     with torch.no_grad():
@@ -186,14 +187,14 @@ def _own_backbone(name: str, example: Tensor, pretrained: bool) -> nn.Module:
             features = network.eval()(example.to(place))
         except Exception as error:  # a user's code can raise anything
             raise ValueError(
-                f"backbone={name!r} cannot be used with inputs of shape (b, "
-                f"{', '.join(map(str, example.shape[1:]))}) ({type(error).__name__}: {error}); it "
-                "must be a torch module, or a class or function that makes one without arguments"
+                f"{argument}={name!r} cannot be used with inputs of shape (b, "
+                f"{', '.join(map(str, example.shape[1:]))}): {error_text(error)}; it must be a "
+                "torch module, or a class or function that makes one without arguments"
             ) from error
     if not isinstance(features, Tensor) or features.shape[:-1] != example.shape[:1]:
         shape = f" of shape {tuple(features.shape)}" if isinstance(features, Tensor) else ""
         raise ValueError(
-            f"backbone={name!r} returns a {type(features).__name__}{shape} for {len(example)} "
+            f"{argument}={name!r} returns a {type(features).__name__}{shape} for {len(example)} "
             "inputs; its forward must return features (b, width)"
         )
     known = {"width": features.shape[1], "input_shape": tuple(example.shape[1:])}

@@ -44,7 +44,7 @@ def test_a_dry_run_says_what_bounds_the_speed(capsys, tmp_path):
 def test_a_run_ends_in_evaluations_and_a_page_and_is_not_overwritten(capsys):
     assert main(["train", "digits", "--name", "first", *QUICK]) == 0
     shown = capsys.readouterr().out
-    for words in ("epoch 1.0/1", "MI", "ESS", "gain", "kNN", "images/s", "left", "linear"):
+    for words in ("epoch 1.0/1", "MI", "ESS", "gain", "kNN", "samples/s", "left", "linear"):
         assert words in shown, words
     run = read_run("runs/first")
     assert os.path.isfile("runs/first/report.html")
@@ -150,8 +150,16 @@ def test_images_without_labels_are_trained_on_and_not_evaluated(capsys, tmp_path
     typed += "--batch-size 8 --epochs 1 --workers 0 --no-tensorboard --device cpu".split()
     assert main(["train", "./photos", *typed]) == 0
     shown = capsys.readouterr().out
-    assert "these images have none" in shown and "not evaluated" not in shown
+    assert "There are no labels" in shown and "not evaluated" not in shown
     assert "knn" not in read_run("runs/flat").results["watch"]
+    assert "next: flatnce evaluate flat --protocol mi\n" in shown
+    assert main(["evaluate", "flat", "--protocol", "all", "--workers", "0"]) == 0
+    shown = capsys.readouterr().out
+    assert "mi: Mutual" in shown and "finetune, knn, linear, " in shown and "left out" in shown
+    assert [one["name"] for one in read_run("runs/flat").results["evaluations"]] == ["mi"]
+    assert main(["evaluate", "flat", "--protocol", "knn"]) == 2
+    said = capsys.readouterr().err
+    assert "--protocol knn needs labels" in said and "take mi" in said
 
 
 def test_a_run_that_another_process_trains_is_not_said_to_go_on(capsys):

@@ -5,6 +5,7 @@ import json
 from functools import partial
 
 import pytest
+import torch
 
 from export_subjects import MEAN, STD, make_trained
 from flatnce.pretrain.data import MissingData, label_fraction, load
@@ -16,7 +17,7 @@ from flatnce.pretrain.evaluation import (
     Options,
 )
 from flatnce.pretrain.evaluation.probe import drawn
-from flatnce.pretrain.evaluation.protocols import Bench, evaluate, plan
+from flatnce.pretrain.evaluation.protocols import Bench, _usual_fractions, evaluate, plan
 from tiny_sets import install_tiny, write_folder
 
 QUICK = Options(epochs=1, rates=(1e-3,), pool=100)
@@ -190,3 +191,14 @@ def test_the_settings_are_in_the_result():
     assert {name: found["protocol"][name] for name in expected} == expected
     (default,) = run("finetune", rates=None)
     assert default["protocol"]["rate"] == 5e-4  # few images: the paper's 5e-5 is too low
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shares"), [((500, 60), (0.01, 0.1)), ((40, 12), (0.1,)), ((4, 9), (0.125,))]
+)
+def test_the_usual_shares_of_the_labels_leave_every_class_one(sizes, shares):
+    labels = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    assert _usual_fractions(labels) == shares
+    for share in shares:
+        chosen = labels[label_fraction(labels, share, 0)]
+        assert chosen.unique().tolist() == [0, 1]

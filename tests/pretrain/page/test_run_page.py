@@ -163,7 +163,7 @@ def test_a_share_is_drawn_from_zero(tmp_path, name):
         ("MI", [f"{train_line(400)['mi']:.3f} of {CEILING:.3f} nats"]),
         ("Large-pool MI, best", [f"6.000 of {POOL_CEILING:.3f} nats"]),
         ("Time", ["2 min 1 s"]),
-        ("Images per second, everything included", ["11,900"]),
+        ("Samples per second, everything included", ["11,900"]),
         ("linear", ["digits", "400", "95.12 %", "93.00 % to 97.00 %", "99.90 %", "1,359"]),
         ("transfer", ["voc2007", "", "mAP 60.00 %"]),
         ("mi", ["cifar10", "", "5.00 of 9.21 nats"]),

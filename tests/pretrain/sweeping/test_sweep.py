@@ -1,13 +1,9 @@
 """Runs of a sweep are the runs they would be alone, whatever happens to the others."""
 
-import ctypes
 import json
 import os
 import shutil
 import signal
-import sys
-from contextlib import nullcontext
-from unittest.mock import Mock
 
 import pytest
 import torch
@@ -20,15 +16,12 @@ from flatnce.pretrain.runs.log import RunLog, read_run
 from flatnce.pretrain.sweeping.sweep import (
     AHEAD,
     AHEAD_SECONDS,
-    ENOUGH,
     MOST_AT_ONCE,
     QUEUES,
     InFlightSteps,
-    SweepPlan,
     _fitting,
     plan_sweep,
     read_sweep,
-    request_cuda_queues,
     sweep,
     sweep_states,
 )
@@ -269,66 +262,14 @@ def test_a_sweep_is_no_launch_of_several_processes(monkeypatch, tmp_path):
         sweep({"one": TINY}, tmp_path / "sweep")
 
 
-class Driver:
-    """CUDA's, as far as it is asked: it has read its settings, or not yet."""
-
-    def __init__(self, *, started):
-        self.found = 0 if started else 3  # 3: it is not initialized
-
-    def __call__(self, name):
-        assert name == ("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
-        assert os.environ[QUEUES] == ENOUGH  # it may read it when it is loaded
-        return self
-
-    def cuDeviceGetCount(self, count):
-        return self.found
-
-
-@pytest.fixture
-def without_queues(monkeypatch):
-    """The variable unset, and put back afterwards."""
-    monkeypatch.setenv(QUEUES, "")
-    monkeypatch.delenv(QUEUES)
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
-
-
 @pytest.mark.parametrize(("given", "found"), [(None, "24"), ("4", "4")])
-def test_a_sweep_asks_cuda_for_more_queues_unless_told(
-    given, found, without_queues, monkeypatch, tmp_path
-):
-    monkeypatch.setattr(ctypes, "CDLL", Driver(started=given is not None))
-    if given is not None:
-        monkeypatch.setenv(QUEUES, given)
+def test_a_sweep_asks_cuda_for_more_queues_unless_told(given, found, monkeypatch, tmp_path):
+    monkeypatch.setenv(QUEUES, given or "")  # put back afterwards
+    if given is None:
+        monkeypatch.delenv(QUEUES)
     with pytest.raises(ValueError, match="at_once"):  # the queues are asked for before anything
         sweep({"a": TINY}, tmp_path / "sweep", at_once=0)
     assert os.environ[QUEUES] == found
-    assert request_cuda_queues()  # a second sweep of the process has what the first one asked for
-
-
-def test_a_driver_that_has_started_reads_no_more_settings(without_queues, monkeypatch):
-    monkeypatch.setattr(ctypes, "CDLL", Driver(started=True))
-    assert not request_cuda_queues() and QUEUES not in os.environ
-    monkeypatch.setattr(torch.version, "hip", "7.0")  # no matter of AMD's cards
-    assert request_cuda_queues() and QUEUES not in os.environ
-
-
-@pytest.mark.parametrize(
-    ("device", "at_once", "warned"), [("cuda", 2, True), ("cuda", 1, False), ("cpu", 2, False)]
-)
-def test_a_sweep_says_that_cuda_was_in_use_before(
-    device, at_once, warned, without_queues, monkeypatch, tmp_path
-):
-    decided = SweepPlan(torch.device(device), at_once, bytes=0, steps=0)
-    monkeypatch.setattr(ctypes, "CDLL", Driver(started=True))
-    module = sys.modules[sweep.__module__]  # `flatnce.pretrain.sweeping.sweep` is the function
-    monkeypatch.setattr(module, "plan_sweep", lambda *given: decided)
-    driver = Mock()
-    driver.return_value.drive.return_value = []
-    monkeypatch.setattr(module, "_Driver", driver)
-    monkeypatch.setattr(module, "RunSlot", Mock())
-    expected = pytest.warns(RuntimeWarning, match=f"a fifth slower.* set {QUEUES}=24 before")
-    with expected if warned else nullcontext():
-        assert {run.state for run in sweep(PAIR, tmp_path / "sweep")} == {"waiting"}
 
 
 def test_the_file_holds_the_sweep_and_its_damage_is_named(swept, tmp_path, monkeypatch):

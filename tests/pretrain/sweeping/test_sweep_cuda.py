@@ -7,7 +7,7 @@ from flatnce.pretrain import preset, sweep, train
 from flatnce.pretrain.fused_resnet import fuse_resnet
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import read_run
-from flatnce.pretrain.sweeping.sweep import QUEUES, Generators, RunSlot
+from flatnce.pretrain.sweeping.sweep import Generators, RunSlot
 from flatnce.pretrain.training import state as training
 from made_runs import with_dropout
 
@@ -104,15 +104,3 @@ def test_lanes_have_streams_of_their_own():
     # torch hands out its few streams again and again: none of those may be a slot's.
     aside = {torch.cuda.Stream(CUDA).cuda_stream for _ in range(64)}
     assert not aside & {slot.stream.cuda_stream for slot in slots}
-
-
-def test_the_driver_tells_whether_queues_can_still_be_asked_for(run_python, monkeypatch):
-    monkeypatch.delenv(QUEUES, raising=False)
-    found = run_python(
-        "import os, torch\n"
-        "from flatnce.pretrain.sweeping.sweep import QUEUES, request_cuda_queues\n"
-        "print(request_cuda_queues(), os.environ.pop(QUEUES))\n"
-        "torch.cuda.is_available()\n"
-        "print(torch.cuda.is_initialized(), request_cuda_queues(), QUEUES in os.environ)\n"
-    )
-    assert found.split() == ["True", "24", "False", "False", "False"]

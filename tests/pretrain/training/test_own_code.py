@@ -9,6 +9,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import IterableDataset
 
 import flatnce
 import own_things
@@ -157,7 +158,76 @@ def test_what_is_said_to_be_next_can_be_done(tmp_path, monkeypatch, capsys):
     )
     print_results(Outcome(tmp_path / "runs/named", finished=True, step=8))
     *_, last = capsys.readouterr().out.splitlines()
-    assert last.startswith("next: flatnce export") and last.endswith("--to torch --trust-code")
+    assert last.strip().startswith("flatnce export") and last.endswith("--to torch --trust-code")
+    assert main(["evaluate", "named", "--protocol", "mi", "--trust-code"]) == 0  # the other one
+
+
+class Broken(own_things.Rows):
+    def __getitem__(self, number):
+        return {17: None}[number] if number == 18 else super().__getitem__(number)
+
+
+class Tired(nn.Linear):
+    """Fails in its fourth forward pass in training."""
+
+    taken = 0
+
+    def forward(self, rows):
+        self.taken += self.training
+        if self.taken == 4:
+            raise RuntimeError("too tired\nto go on")
+        return super().forward(rows)
+
+
+class BrokenStream(IterableDataset):
+    def __iter__(self):
+        yield own_things.Rows()[0]
+        raise LookupError("no more")
+
+
+def broken_function(split):
+    raise KeyError(split)
+
+
+def refuse(rows):
+    raise ZeroDivisionError("refused")
+
+
+@pytest.mark.parametrize(
+    ("given", "said", "cause"),
+    [
+        ({"data": Broken()}, "object:Broken: item 18 cannot be used: KeyError: 18", KeyError),
+        (
+            {"encoder": Tired(8, 4)},
+            "step 4, in epoch 1, failed: RuntimeError: too",
+            RuntimeError,
+        ),
+        (
+            {"encoder": nn.Linear(7, 4)},
+            r"encoder='object:Linear' cannot be used with inputs of shape \(b, 8\): RuntimeError",
+            RuntimeError,
+        ),
+        ({"augment": refuse}, "item 0 cannot be used: ZeroDivisionError", ZeroDivisionError),
+        (
+            {"augment": None, "batch_augment": refuse},
+            r"batch_augment failed on a batch of shape \(1, 8\): Zero",
+            ZeroDivisionError,
+        ),
+        ({"data": broken_function}, "data='.*:broken_function' failed for split='tr", KeyError),
+        ({"data": BrokenStream()}, "first items cannot be read: LookupError: no", LookupError),
+    ],
+    ids=["data", "step", "encoder", "augment", "batch", "function", "stream"],
+)
+def test_an_error_of_a_users_code_is_the_cause_of_one_that_says_where(
+    given, said, cause, tmp_path
+):
+    objects = {"data": own_things.Rows(), "augment": own_things.shake, **given}
+    objects.setdefault("encoder", own_things.Network())
+    with pytest.raises(ValueError, match=said) as raised:
+        train(quick(), tmp_path / "run", **objects)
+    found = raised.value
+    assert type(found.__cause__) is cause and found.__cause__.__context__ is None
+    assert "\n" not in str(found) and len(str(found)) < 300
 
 
 def test_a_run_resumed_from_python_is_evaluated_and_has_a_page(tmp_path, monkeypatch, capsys):
@@ -179,6 +249,14 @@ def test_a_run_resumed_from_python_is_evaluated_and_has_a_page(tmp_path, monkeyp
     assert "epoch 2.0/2" in said and "knn, k = 20" in said and "next: flatnce.load" in said
     assert (tmp_path / "runs/rows/report.html").is_file()
     assert len(read_run("runs/rows").results["evaluations"]) == 2
+    written = (tmp_path / "runs/rows/results.json").read_bytes()
+    assert flatnce.resume("rows", **objects).finished  # says so, and does not evaluate again
+    said = " ".join(capsys.readouterr().out.split())
+    assert "runs/rows is finished, at step 8: nothing is left" in said
+    assert "Its results are in runs/rows/results.json" in said and "knn, k = 20" in said
+    assert (tmp_path / "runs/rows/results.json").read_bytes() == written
+    flatnce.resume("rows", evaluate=["linear"], quiet=True, **objects)  # unless asked
+    assert len(read_run("runs/rows").results["evaluations"]) == 3
 
 
 # Training.
@@ -402,7 +480,7 @@ def test_the_commands_take_import_paths_in_the_working_directory(tmp_path, monke
     shown = capsys.readouterr().out
     assert "linear" in shown and "my_things" in shown
     assert main(["train", "--data", "my_things:Rows", "--dry-run", *typed.split()[:4]]) == 0
-    assert "96 images" in capsys.readouterr().out
+    assert "96 samples" in capsys.readouterr().out
     assert main(["evaluate", "mine", "--protocol", "knn"]) == 0
     assert main(["train", "my_things:Rowz"]) == 2
     assert "--data my_things:Rowz cannot be imported" in capsys.readouterr().err

@@ -11,7 +11,7 @@ import tyro
 
 from flatnce.cli.console import column_lines, print_json
 from flatnce.cli.options import parse_options
-from flatnce.messages import wrapped
+from flatnce.messages import say, wrapped
 from flatnce.pretrain.commands import RunNames
 from flatnce.pretrain.runs.folder import named_runs
 from flatnce.report.charts import write_figures
@@ -139,7 +139,7 @@ def publish(
             lines.append(f"the page: {out}")
             if figures:
                 lines.append(f"{len(figures)} figures in {figures[0].parent}")
-            print("\n".join(lines), flush=True)
+            say("\n".join(lines))
     return 0
 
 
@@ -155,7 +155,7 @@ def served(
 
     with serve(directories, page, options.port) as (address, answering):
         if not options.json:
-            print(f"{address} follows the run; stop with Ctrl-C", flush=True)
+            say(f"{address} follows the run; stop with Ctrl-C")
         yield
         if options.json:
             print_json({"address": address})

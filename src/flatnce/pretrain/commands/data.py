@@ -9,7 +9,7 @@ import tyro
 
 from flatnce.cli.console import console_of, live_line, print_json, text_table
 from flatnce.cli.options import parse_options
-from flatnce.messages import format_bytes
+from flatnce.messages import format_bytes, say
 from flatnce.pretrain.commands import Switch
 from flatnce.pretrain.data import CATALOG, Entry, data_root, find, is_path
 
@@ -78,9 +78,9 @@ def _show(found: dict[str, Any], as_json: bool) -> int:
         print_json(found)
         return 0
     parts = ", ".join(f"{split} {count:,}" for split, count in found["splits"].items())
-    print(f"{found['name']}: {found['title']}. {found['classes']} classes; {parts}.")
+    say(f"{found['name']}: {found['title']}. {found['classes']} classes; {parts}.")
     place = f" in {found['folder']}" if found["folder"] else ""
-    print(f"{found['how']}{place}; checked: {found['checked']}.")
+    say(f"{found['how']}{place}; checked: {found['checked']}.")
     return 0
 
 
@@ -102,5 +102,5 @@ def _list(options: DataOptions) -> int:
         cells.append((row["name"], here, size, images, row["title"]))
     header = ("name", "here", "download", "images", "what")
     console_of().print(text_table(header, cells, left=5, title=f"In {root}"))
-    print("\nA folder of images, with one folder per class, is given by its path: ./photos")
+    say("\nA folder of images, with one folder per class, is given by its path: ./photos")
     return 0

@@ -10,6 +10,7 @@ import tyro
 from flatnce.cli.console import print_json
 from flatnce.cli.options import parse_options
 from flatnce.files import naming_file
+from flatnce.messages import say
 from flatnce.pretrain.commands import RunName, Switch
 
 
@@ -72,5 +73,5 @@ def run(arguments: list[str]) -> int:
         print_json(found)
         return 0
     listed = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
-    print(f"{len(files):,} images by {encoder.name} at step {encoder.step:,}: {out} ({listed})")
+    say(f"{len(files):,} images by {encoder.name} at step {encoder.step:,}: {out} ({listed})")
     return 0

@@ -6,22 +6,16 @@ from typing import Annotated, Any
 
 import tyro
 
-from flatnce.cli.console import console_of, live_line, print_json, text_table
+from flatnce.cli.console import column_lines, live_line, print_json
 from flatnce.cli.options import parse_options
 from flatnce.cli.short_help import print_short_help
-from flatnce.messages import wrapped
+from flatnce.messages import say, wrapped
 from flatnce.pretrain.commands import RunName
 from flatnce.pretrain.evaluation import PURPOSES, Options, expand
 from flatnce.pretrain.runs.folder import find_run
 from flatnce.pretrain.runs.log import score_cells, tested_on
 
 __all__ = ["results_table"]
-
-MAIN_OPTIONS = (
-    *("protocol", "data", "step", "device", "size", "epochs", "batch_size", "rates", "fraction"),
-    *("neighbours", "seed", "json"),
-)
-USAGE = "flatnce evaluate RUN [OPTIONS]\nexample: flatnce evaluate first --protocol knn"
 
 
 @dataclass(frozen=True)
@@ -43,8 +37,8 @@ class EvaluateOptions:
 def run(arguments: list[str]) -> int:
     """Run the command and return the exit code."""
     if not arguments or {"-h", "--help"} & set(arguments):
-        usual, lists = EvaluateOptions("RUN"), {"protocols": PURPOSES.items()}
-        return print_short_help(arguments, USAGE, usual, MAIN_OPTIONS, lists)
+        usual, lists = EvaluateOptions("RUN"), {"protocols": PURPOSES}
+        return print_short_help(arguments, "evaluate", usual, lists)
     options = parse_options(EvaluateOptions, "evaluate", arguments, renamed={"name": "data"})
     expand(options.protocol)  # refuses an unknown name before anything is read
     from flatnce.pretrain.evaluation import evaluate_run
@@ -69,25 +63,28 @@ def run(arguments: list[str]) -> int:
         print_json(whole)
         return 0
     if said:
-        print(said)
+        say(said)
     results_table(found)
     print()
-    for name in expand(options.protocol):
+    shown = dict.fromkeys(one["name"] for one in found)
+    for name in shown:
         print(wrapped(f"{name}: {PURPOSES[name]}", then="  "))
-    print(f"\nadded to {directory / 'results.json'} and {page}")
+    if left_out := set(expand(options.protocol)) - shown.keys() - {"transfer-finetune"}:
+        say(f"{', '.join(sorted(left_out))}: left out, as the set has no labels or is not images")
+    say(f"\nadded to {directory / 'results.json'} and {page}")
     return 0
 
 
 def results_table(results: Sequence[Mapping[str, Any]]) -> None:
     """Print results as one table."""
-    console = console_of()
     step = {result.get("step") for result in results}
     after = f" at step {step.pop():,}" if len(step) == 1 and None not in step else ""
     said = "top-1 accuracy in per cent unless it says otherwise, with 95 % intervals."
     measured_on, note = tested_on(results)
-    print(wrapped(f"{measured_on}{after}: {said}"), flush=True)
+    print(wrapped(f"{measured_on}{after}: {said}"))
     header = ("protocol", "data", "score", "interval", "top-5", "images", "seconds")
-    console.print(text_table(header, [result_row(result) for result in results], left=2))
+    columns = dict(zip(header, zip(*map(result_row, results), strict=True), strict=True))
+    say("\n".join(column_lines(columns, ("seconds", "images", "top-5", "data"))[0]))
     if note:
         print(wrapped(note))
 

@@ -7,6 +7,7 @@ import tyro
 
 from flatnce.cli.console import print_json
 from flatnce.cli.options import parse_options
+from flatnce.messages import say
 from flatnce.pretrain.commands import RunName, Switch
 from flatnce.pretrain.runs.folder import find_run
 
@@ -70,12 +71,12 @@ def run(arguments: list[str]) -> int:
         print_json(found)
         return 0
     if said:
-        print(said)
-    print(
+        say(said)
+    say(
         f"{config['architecture']} of step {ours['step']:,}, features of width "
         f"{ours['features']:,}: {folder} ({', '.join(files)})\n"
         f"Loaded back: {exporting.describe_check(ours['check'])}. README.md shows how to use it."
     )
     if address:
-        print(f"on the hub: {address}")
+        say(f"on the hub: {address}")
     return 0

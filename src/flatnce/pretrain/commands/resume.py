@@ -9,12 +9,11 @@ import tyro
 
 from flatnce.cli.launch import launch
 from flatnce.cli.options import parse_options
-from flatnce.messages import check_fields
+from flatnce.messages import check_fields, say
 from flatnce.pretrain.commands import RunName, Switch
 from flatnce.pretrain.commands.train import RENAMED, evaluate_and_report
 from flatnce.pretrain.evaluation import expand
 from flatnce.pretrain.runs.folder import find_run, run_lock
-from flatnce.pretrain.runs.log import read_run
 
 
 @dataclass(frozen=True)
@@ -24,8 +23,9 @@ class ResumeOptions:
     run: RunName  # A run's name in runs/, or its path.
     # Continue from this checkpoint and remove later ones; by default the newest.
     step: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
-    # Protocols to evaluate with on the test set at the end; may be empty.
-    evaluate: tuple[str, ...] = ("knn", "linear")
+    # Protocols to evaluate with on the test set at the end; may be empty. By default knn and
+    # linear, unless the run is evaluated already.
+    evaluate: tuple[str, ...] | None = None
     devices: int = 1  # Number of GPUs (or CPU processes) that share the batch; starts torchrun.
     quiet: Switch = False  # Print only the results at the end.
     json: Switch = False  # Print the results as JSON and nothing else.
@@ -42,6 +42,7 @@ def run(arguments: list[str]) -> int:
     directory = find_run(options.run)
     from flatnce.cli.progress import show_progress
     from flatnce.pretrain.training.loop import Outcome, resume
+    from flatnce.pretrain.training.named import resumption_text
     from flatnce.pretrain.training.processes import is_launched
     from flatnce.pretrain.training.saved import CHECKPOINTS, read_config, run_status
 
@@ -50,14 +51,9 @@ def run(arguments: list[str]) -> int:
     quiet = options.json or options.quiet
     if status.finished and options.step is None:
         if not quiet:
-            print(
-                f"{directory} is finished, at step {status.step:,}: nothing is left to train. For "
-                "more epochs, train a new run; `flatnce evaluate` measures this one."
-            )
-        done = (read_run(directory).results or {}).get("evaluations")
-        again = not done or options.evaluate != ResumeOptions.evaluate
+            say(resumption_text(directory, None))
         outcome = Outcome(directory, True, status.step)
-        return evaluate_and_report(outcome, options.evaluate if again else (), options.json)
+        return evaluate_and_report(outcome, options.evaluate, options.json)
     if not any((directory / CHECKPOINTS).glob("*")):
         raise ValueError(
             f"{directory} was stopped before its first checkpoint; start it again: "
@@ -66,9 +62,7 @@ def run(arguments: list[str]) -> int:
     if options.devices > 1 and not is_launched():
         return launch(options.devices, "resume", arguments, config.run.device)
     if not quiet and int(os.environ.get("RANK", "0")) == 0:
-        start = status.step if options.step is None else options.step
-        whole = f" of {status.steps:,}" if status.steps else ""
-        print(f"{directory} goes on from step {start:,}{whole}", flush=True)
+        say(resumption_text(directory, options.step))
     with show_progress(config.run.epochs, quiet=quiet) as report:
         outcome = resume(directory, step=options.step, report=report)
     return evaluate_and_report(outcome, options.evaluate, options.json)

@@ -11,8 +11,8 @@ import tyro
 
 from flatnce.cli.console import column_lines, print_json
 from flatnce.cli.options import parse_options
-from flatnce.messages import duration_text, format_bytes, wrapped
-from flatnce.pretrain.commands import Switch
+from flatnce.messages import duration_text, format_bytes, say, wrapped
+from flatnce.pretrain.commands import Switch, pairs_text
 from flatnce.pretrain.runs.folder import (
     delete,
     find_run,
@@ -69,7 +69,7 @@ def run(arguments: list[str]) -> int:
         print_json({"folder": folder, "runs": rows})
     elif not rows:
         asked = "no such run is" if options.where else "no run is"
-        print(f"{asked} in {folder}/; start one: flatnce train digits --name first")
+        say(f"{asked} in {folder}/; start one: flatnce train digits --name first")
     else:
         show_runs(rows)
     return 0
@@ -81,10 +81,10 @@ def show_runs(rows: Sequence[Summary], means: Sequence[Summary] = ()) -> None:
     columns = {heading: [row[heading] for row in cells] for heading in cells[0]}
     # A setting that is the same in every row goes first.
     same = [one for one in ("data", "batch", "objective") if len(set(columns[one])) == 1]
-    lines, left_out = column_lines(_measured(columns), [*same, *DISPENSABLE])
+    lines, left_out = column_lines(columns, [*same, *DISPENSABLE])
     print("\n".join(lines))
     if left_out:
-        print(f"\nno room for {', '.join(left_out)}; --json has them")
+        say(f"\nno room for {', '.join(left_out)}; --json has them")
     if means:
         columns = {"runs": [one["runs"] for one in means]}
         columns["seeds"] = [str(len(one["seeds"])) for one in means]
@@ -93,12 +93,8 @@ def show_runs(rows: Sequence[Summary], means: Sequence[Summary] = ()) -> None:
             columns[heading] = [
                 " ± ".join(_text(one, form) for one in both if one is not None) for both in spreads
             ]
-        print("\nmean over seeds ± standard deviation")
-        print("\n".join(column_lines(_measured(columns), [*NUMBERS][::-1])[0]))
-
-
-def _measured(columns: dict[str, list[str]]) -> dict[str, list[str]]:
-    return {heading: cells for heading, cells in columns.items() if any(cells)}
+        say("\nmean over seeds ± standard deviation")
+        print("\n".join(column_lines(columns, [*NUMBERS][::-1])[0]))
 
 
 def _text(value: float | None, form: str) -> str:
@@ -141,9 +137,12 @@ def _show(directory: Path, as_json: bool) -> int:
         "run": f"{name} ({directory}, {format_bytes(size)})",
         "state": "{state}, {epochs} epochs, {age} ago".format(**_cells(row)),
         "verdict": results.get("verdict") or row["verdict"],
-        **{one.name: f"{one.said} ({one.interval}) on {one.data}" for one in cells},
-        "last": _pairs(row["last"]),
-        "settings": _pairs({k: v for k, v in row["settings"].items() if k not in unused}),
+        **{
+            one.name: f"{one.said}{one.interval and f' ({one.interval})'} on {one.data}"
+            for one in cells
+        },
+        "last": pairs_text(row["last"]),
+        "settings": pairs_text({k: v for k, v in row["settings"].items() if k not in unused}),
         "command": shlex.join(found.environment.get("command", ())),
         "device": found.environment.get("device"),
         "exports": ", ".join(exports),
@@ -152,14 +151,8 @@ def _show(directory: Path, as_json: bool) -> int:
         if value:
             print(wrapped(f"{key:<13} {value}", then=" " * 14))
     then = "resume" if row["state"] in ("stopped", "failed") else "report"
-    print(f"next: flatnce {then} {name}    flatnce doctor {name}")
+    say(f"next: flatnce {then} {name}    flatnce doctor {name}")
     return 0
-
-
-def _pairs(values: dict[str, Any]) -> str:
-    """Names and values in one line, without what is not set."""
-    numbers = {k: f"{v:.4g}" if isinstance(v, float) else v for k, v in values.items()}
-    return ", ".join(f"{name} {value}" for name, value in numbers.items() if value is not None)
 
 
 def _size_of(directory: Path) -> int:
@@ -189,5 +182,5 @@ def _delete(options: RunsOptions) -> int:
     if options.json:
         print_json({"deleted": places})
     else:
-        print(f"deleted {what}")
+        say(f"deleted {what}")
     return 0

@@ -16,7 +16,7 @@ import tyro
 from flatnce.cli.console import print_json
 from flatnce.cli.options import own_arguments, parse_options
 from flatnce.core.objectives.registry import OBJECTIVES
-from flatnce.messages import check_fields, format_bytes, wrapped
+from flatnce.messages import check_fields, format_bytes, say
 from flatnce.pretrain.commands import Switch
 from flatnce.pretrain.commands.runs import show_runs
 from flatnce.pretrain.commands.train import option_value, print_help, renamed_in, split_data
@@ -27,12 +27,6 @@ from flatnce.pretrain.training.config import TrainConfig, starting_config
 if TYPE_CHECKING:
     from flatnce.pretrain.sweeping.sweep import SweptRun
 
-MAIN_OPTIONS = (
-    *("objective", "batch_size", "temperature", "ess", "rate", "seed", "epochs", "backbone"),
-    *("device", "devices", "name", "at_once", "resume", "dry_run", "quiet", "json"),
-)
-USAGE = "flatnce sweep DATA [OPTIONS]\nexample: flatnce sweep digits --seed 0 1 2"
-MORE_HELP = "\nflatnce sweep --resume NAME    continue a sweep that was stopped"
 
 MOST_RUNS = 1_000  # a larger grid is more likely a mistake than a study
 # Abbreviations of settings in the names of runs; others use the name of the option.
@@ -64,7 +58,7 @@ def run(arguments: list[str]) -> int:
     """Run the command and return the exit code."""
     arguments = own_arguments(SweepOptions, arguments, renamed_in(arguments))
     if not arguments or {"-h", "--help"} & set(arguments):
-        return print_help(arguments, USAGE, SweepOptions, MAIN_OPTIONS, MORE_HELP)
+        return print_help(arguments, "sweep", SweepOptions)
     if arguments[0].partition("=")[0] == "--resume":
         return _resume(arguments)
     data, typed = split_data(arguments, "sweep")
@@ -129,7 +123,7 @@ def _show_plan(configs: Mapping[str, TrainConfig], options: SweepOptions, direct
     taken = [run_status(directory / name) for name in begun]
     done, left = sum(one.finished for one in taken), plan.steps - sum(one.step for one in taken)
     print("\n".join(configs))
-    print(
+    say(
         f"\n{len(configs)} runs, {f'{done} of them finished, ' * bool(done)}{left:,} steps "
         f"{'left' if begun else 'in all'}, {plan.at_once} at once on {plan.device}\n"
         f"the largest is expected to take {format_bytes(plan.bytes)} beside the images"
@@ -176,28 +170,28 @@ def _print_end(runs: Sequence["SweptRun"], directory: Path, seconds: float) -> N
     done = [run.name for run in runs if run.state == "done"]
     failed = [run for run in runs if run.state == "failed"]
     for run in failed:
-        print(f"\n{run.name} failed: {run.failure}")
+        say(f"\n{run.name} failed: {run.failure}")
     trained = sum(run.taken > 0 for run in runs)
     images = sum(run.taken * run.config.run.batch_size for run in runs)
     print()
     said = (
         f"trained {trained} of {len(runs)} runs in {seconds:.0f} s, "
-        f"{images / seconds:,.0f} images/s over all, everything included; {len(done)} of "
+        f"{images / seconds:,.0f} samples/s over all, everything included; {len(done)} of "
         f"{len(runs)} are done, in {directory}"
     )
-    print(wrapped(said))
+    say(said)
     name = quote(run_name(directory))
     if len(done) + len(failed) < len(runs):
-        print(f"stopped; continue with: flatnce sweep --resume {name}")
+        say(f"stopped; continue with: flatnce sweep --resume {name}")
     elif any(run.diverged for run in failed):
-        print("diverged runs would diverge again: give another sweep a lower --rate for them")
+        say("diverged runs would diverge again: give another sweep a lower --rate for them")
     elif failed:
-        print(f"retry failed runs from their checkpoints: flatnce sweep --resume {name}")
+        say(f"retry failed runs from their checkpoints: flatnce sweep --resume {name}")
     if len(done) > 1:
-        print(f"next: flatnce compare {name}")
+        say(f"next: flatnce compare {name}")
     elif done:
         one = quote(run_name(directory / done[0]))
-        print(f"next: flatnce evaluate {one} --protocol linear")
+        say(f"next: flatnce evaluate {one} --protocol linear")
 
 
 def split_options(

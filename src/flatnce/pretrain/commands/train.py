@@ -12,8 +12,8 @@ from flatnce.cli.console import print_json
 from flatnce.cli.launch import launch
 from flatnce.cli.options import own_arguments, parse_options
 from flatnce.cli.short_help import print_short_help
-from flatnce.messages import check_fields, duration_text, format_bytes
-from flatnce.pretrain.commands import Switch
+from flatnce.messages import check_fields, duration_text, format_bytes, say
+from flatnce.pretrain.commands import Switch, pairs_text
 from flatnce.pretrain.evaluation import expand
 from flatnce.pretrain.runs.folder import SWEEP, new_folder, run_lock, run_name
 from flatnce.pretrain.runs.log import read_run
@@ -30,13 +30,6 @@ REMEDIES = {  # by the stage that bounds a run
     "copying": "; --decode gpu copies files instead of pixels",
     "computing": "",
 }
-
-MAIN_OPTIONS = (
-    *("objective", "batch_size", "epochs", "temperature", "ess", "backbone", "optimizer", "rate"),
-    *("seed", "micro_batch", "precision", "device", "devices", "name", "evaluate", "preset"),
-    *("dry_run", "quiet", "json"),
-)
-USAGE = "flatnce train DATA [OPTIONS]\nexample: flatnce train digits --batch-size 32"
 
 
 @dataclass(frozen=True)
@@ -65,11 +58,11 @@ def run(arguments: list[str]) -> int:
     """Run the command and return the exit code."""
     arguments = own_arguments(TrainOptions, arguments, renamed_in(arguments))
     if not arguments or {"-h", "--help"} & set(arguments):
-        return print_help(arguments, USAGE, TrainOptions, MAIN_OPTIONS)
+        return print_help(arguments, "train", TrainOptions)
     data, rest = split_data(arguments, "train")
     start = starting_config(data, option_value("--preset", rest))
     options = parse_options(TrainOptions, "train DATA", rest, TrainOptions(start))
-    config = options.config
+    config, quiet = options.config, options.json or options.quiet
     directory = new_folder(options.name or config.usual_name)
     if options.evaluate:
         expand(options.evaluate)  # refuses an unknown name before training
@@ -99,12 +92,12 @@ def run(arguments: list[str]) -> int:
             # Refuse what cannot be trained before processes are started.
             estimate_run(config, choose_device(config.run.device), options.devices)
             return launch(options.devices, "train", arguments, config.run.device)
-    with show_progress(config.run.epochs, quiet=options.json or options.quiet) as report:
+    with show_progress(config.run.epochs, quiet=quiet) as report:
         outcome = train(config, directory, report=report, replace=options.replace)
     return evaluate_and_report(outcome, options.evaluate, options.json)
 
 
-def evaluate_and_report(outcome: "Outcome", protocols: Sequence[str], as_json: bool) -> int:
+def evaluate_and_report(outcome: "Outcome", protocols: Sequence[str] | None, as_json: bool) -> int:
     """After training: evaluate, write the page, print the results, and return the exit code."""
     if int(os.environ.get("RANK", "0")) > 0:
         return 0
@@ -119,7 +112,7 @@ def evaluate_and_report(outcome: "Outcome", protocols: Sequence[str], as_json: b
             processes = int(os.environ.get("WORLD_SIZE", "1"))
             more = f" --devices {processes}" if processes > 1 else ""
             again = f"continue with: flatnce resume {name}{more}"
-            print(f"stopped at step {outcome.step:,} and saved; {again}")
+            say(f"stopped at step {outcome.step:,} and saved; {again}")
         # torchrun takes any other code for a death and would restart the run.
         return 0 if is_launched() else 130
     failure = finish_run(outcome, protocols)
@@ -151,18 +144,12 @@ def split_data(arguments: list[str], command: str) -> tuple[str, list[str]]:
     return data, ["--help" if argument == "--help-all" else argument for argument in rest]
 
 
-def print_help(
-    arguments: list[str],
-    usage: str,
-    kind: Callable[..., object],
-    names: tuple[str, ...],
-    more: str = "",
-) -> int:
+def print_help(arguments: list[str], command: str, kind: Callable[..., object]) -> int:
     """Print the main options, and return the exit code."""
     data = arguments[0] if arguments and not arguments[0].startswith("-") else "digits"
     config = starting_config(data, option_value("--preset", arguments))
-    presets = {"presets": ((name, text) for name, (text, _) in PRESETS.items())}
-    return print_short_help(arguments, usage, kind(config=config), names, presets, more)
+    presets = {"presets": {name: text for name, (text, _) in PRESETS.items()}}
+    return print_short_help(arguments, command, kind(config=config), presets)
 
 
 def option_value(flag: str, arguments: Sequence[str]) -> str | None:
@@ -188,14 +175,14 @@ def _dry_run(options: TrainOptions) -> int:
         print_json({**record, "images_per_second": speeds})
         return 0
     for name, section in config.plain().items():
-        print(f"{name}: " + ", ".join(f"{key} {value}" for key, value in section.items()))
+        say(f"{name}: {pairs_text(section)}")
     here = "" if found.here else f"; not on this machine: `flatnce data {config.data.data}`"
-    print(
-        f"\n{found.images:,} images{here}; steps: {found.steps_per_epoch:,} per epoch, "
+    say(
+        f"\n{found.images:,} samples{here}; steps: {found.steps_per_epoch:,} per epoch, "
         f"{found.steps:,} in all; peak rate {found.rate:.4g}; on {device}"
         f"\nK = {found.negatives + 1:,} ({found.negatives:,} negatives and the positive), log K = "
         f"{found.ceiling:.2f} nats: the upper limit of the batch's information"
-        f"\nexpected memory per process: {format_bytes(found.bytes)} (images "
+        f"\nexpected memory per process: {format_bytes(found.bytes)} (data "
         f"{format_bytes(found.data_bytes)}, "
         f"{found.parameters:,} parameters with gradients and optimizer "
         f"{format_bytes(found.model_bytes)}, activations {format_bytes(found.activation_bytes)}, "
@@ -205,8 +192,8 @@ def _dry_run(options: TrainOptions) -> int:
         bound, least = next(iter(speeds.items()))
         listed = ", ".join(f"{name} {speed:,.0f}" for name, speed in speeds.items())
         time = duration_text(found.steps * config.run.batch_size / least)
-        print(
-            f"measured for a moment, in images per second: {listed}; {bound} bounds the run, "
+        say(
+            f"measured for a moment, in samples per second: {listed}; {bound} bounds the run, "
             f"whose steps take about {time}{REMEDIES[bound]}"
         )
     return 0

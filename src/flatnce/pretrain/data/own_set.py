@@ -6,7 +6,6 @@ neither workers nor a resumption change anything.
 """
 
 import random
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, replace
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
+from flatnce.own_code import error_text, is_ours, naming
 from flatnce.pretrain.data.batches import Batch, Batching, Resident, Stage, Streaming
 from flatnce.pretrain.data.crops import crop_box
 from flatnce.pretrain.data.image_set import FolderSet, ImageSet, Labelled, centre_square
@@ -215,7 +215,7 @@ class OwnSet(Labelled):
                 f"{self.name} is a {type(self.dataset).__name__}, which has neither __getitem__ "
                 "and __len__ nor __iter__; give a torch Dataset"
             )
-        with generators_restored():
+        with generators_restored(), naming(f"{self.name}: its first items cannot be read"):
             seed_generators(0)
             return list(islice(iter(self.dataset), KEPT))
 
@@ -419,11 +419,11 @@ class Reader(Dataset[Any]):
         return found
 
     def _fault(self, number: int, error: Exception) -> ValueError:
-        """What to say about an item that cannot be used, with the line of the user's code."""
-        said, last = str(error), traceback.extract_tb(error.__traceback__)[-1]
-        if last.filename != __file__:
-            said = f"{type(error).__name__}: {said} ({last.filename}, line {last.lineno})"
-        return ValueError(f"{self.own.name}: item {number} cannot be used: {said}")
+        """What to say about an item that cannot be used; the user's exception is the cause."""
+        said = str(error) if is_ours(error) else error_text(error)
+        fault = ValueError(f"{self.own.name}: item {number} cannot be used: {said}")
+        fault.__cause__ = None if is_ours(error) else error
+        return fault
 
 
 class Stream(IterableDataset[Any]):
@@ -551,7 +551,8 @@ def augment_batch(
         word = seed_generators(*key)
         if inputs.is_cuda:
             torch.cuda.manual_seed(word)
-        views = [augment(inputs[:, place]) for place in (0, inputs.shape[1] - 1)]
+        with naming(f"batch_augment failed on a batch of shape {tuple(inputs[:, 0].shape)}"):
+            views = [augment(inputs[:, place]) for place in (0, inputs.shape[1] - 1)]
     for view in views:
         if not isinstance(view, Tensor) or view.shape[:1] != inputs.shape[:1]:
             shape = getattr(view, "shape", None)

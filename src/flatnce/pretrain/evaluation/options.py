@@ -30,8 +30,9 @@ class Options:
     rates: tuple[float, ...] | None = None  #: Learning rates to choose from.
     #: The k's of the kNN; all training images where there are fewer.
     neighbours: tuple[int, ...] = NEIGHBOURS
-    #: Shares of the labels, of semi-supervised learning.
-    fraction: tuple[float, ...] = (0.01, 0.1)
+    #: Shares of the labels, of semi-supervised learning; by default 0.01 and 0.1, or where a
+    #: class is too small for either, one label of it.
+    fraction: tuple[float, ...] | None = None
     validation: float = VALIDATION  #: Share of the training images on which choices are made.
     pool: int = 10_000  #: Candidates of the mutual information.
     workers: int | None = None  #: Processes that decode files.
@@ -47,7 +48,7 @@ class Options:
                 raise ValueError(f"{name}=(): give at least one")
             for value in getattr(self, name) or ():
                 check_positive(name, value)
-        if max(self.fraction) > 1:
+        if max(self.fraction or (0,)) > 1:
             raise ValueError(f"fraction={self.fraction} must be more than 0 and at most 1")
 
     @property

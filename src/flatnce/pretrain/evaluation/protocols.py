@@ -5,6 +5,7 @@ result has everything needed to repeat it; its ``name`` distinguishes the rows o
 for example ``knn, k = 20``. Accuracies are between 0 and 1.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -154,9 +155,22 @@ class Bench:
                 found = replace(found, prepare=_unchanged)
         else:
             found = load(data, split, options.root, skip_unreadable=options.skip_unreadable)
-        if int(found.labels.min()) < 0:
-            raise ValueError(f"{data}: some {found.split} images have no label")
         return found
+
+    def obstacle(self, name: str, data: str) -> str:
+        """Why a protocol does not apply to a set; empty if it does."""
+        parts = [self.load(data, part) for part in ("train", "test")]
+        if name != "mi" and any(int(images.labels.min()) < 0 for images in parts):
+            return (
+                f"protocol={name!r} needs labels, and some images of {data} have none; take mi, "
+                "or a labelled set (--data)"
+            )
+        if name in FINETUNED and self.is_ready(parts[0]):
+            return (
+                f"protocol={name!r} fine-tunes on crops of images, and {data} has an augmentation "
+                "or pairs of its own; take knn, linear or mi"
+            )
+        return ""
 
     def features(self, data: str, part: str) -> Features:
         """Features of the training or test images of a set, on the device."""
@@ -223,11 +237,13 @@ def _has_no_test(data: str) -> bool:
 
 
 def _split_labels(image_set: Images, data: str) -> tuple[Tensor, Tensor]:
-    """Training and test images of a folder, by class."""
+    """Training and test images of a folder, by class; without labels as if of one class."""
     labels, classes = image_set.labels.cpu(), image_set.classes
+    if int(labels.min()) < 0:
+        labels, classes = torch.zeros_like(labels), ("the set",)
     counts = torch.bincount(labels, minlength=len(classes)).tolist()
     few = [f"{name} has {n}" for name, n in zip(classes, counts, strict=True) if n < FEWEST]
-    if len(classes) < 2:
+    if len(image_set.classes) == 1 and classes == image_set.classes:
         few = [f"it has one class, {classes[0]}"]
     if few:
         raise ValueError(
@@ -284,7 +300,7 @@ def finetuned(bench: Bench, data: str, *, name: str) -> Iterator[Result]:
 def semi(bench: Bench, data: str) -> Iterator[Result]:
     """Fine-tuning on few labels, and the same architecture from random weights (Table S4)."""
     train, options = bench.load(data, "train"), bench.options
-    for fraction in options.fraction:
+    for fraction in options.fraction or _usual_fractions(train.labels):
         chosen = label_fraction(train.labels, fraction, options.seed)
         how = {"fraction": fraction, "draw": "stratified", "seed": options.seed}
         labels = {**how, "drawn": drawn(chosen), "of": len(train)}
@@ -293,6 +309,13 @@ def semi(bench: Bench, data: str) -> Iterator[Result]:
             found = _finetune(bench, data, "semi", title, chosen, scratch=what == "supervised")
             found["protocol"]["labels"] = labels
             yield found
+
+
+def _usual_fractions(labels: Tensor) -> tuple[float, ...]:
+    """The paper's shares that leave every class a label, or the share that leaves it one."""
+    counts = torch.bincount(labels.cpu())
+    least = math.ceil(500 / int(counts[counts > 0].min())) / 1000
+    return tuple(share for share in (0.01, 0.1) if share >= least) or (least,)
 
 
 def mi(bench: Bench, data: str) -> Iterator[Result]:
@@ -347,6 +370,8 @@ PROTOCOLS: dict[str, Protocol] = {
 }
 """Every protocol by its name: takes a bench and a data set, yields results."""
 
+FINETUNED = ("semi", "finetune", "transfer-finetune")
+
 
 def _finetune(
     bench: Bench,
@@ -360,11 +385,6 @@ def _finetune(
     began = time.perf_counter()
     options, run = bench.options, bench.run
     train = bench.load(data, "train")
-    if bench.is_ready(train):
-        raise ValueError(
-            f"protocol={name!r} fine-tunes on crops of images, and {data} has an augmentation or "
-            "pairs of its own; take knn, linear or mi"
-        )
     model = run.config.override(pretrained=False).model
     example = torch.zeros(2, run.channels, run.size, run.size)
     # Photographs are resized before their centre is cut.
@@ -436,10 +456,19 @@ def plan(
     return pairs
 
 
-def evaluate(bench: Bench, pairs: Sequence[tuple[str, str]]) -> Iterator[Result]:
-    """Yield the results of a plan; set by set, so that the images of only one set are held."""
+def evaluate(
+    bench: Bench, pairs: Sequence[tuple[str, str]], *, leave_out: bool = False
+) -> Iterator[Result]:
+    """Yield the results of a plan; set by set, so that the images of only one set are held.
+
+    What does not apply to a set is an error, unless it is to be left out.
+    """
     for data in dict.fromkeys(one for _, one in pairs):
         for name in (name for name, one in pairs if one == data):
+            if obstacle := bench.obstacle(name, data):
+                if leave_out:
+                    continue
+                raise ValueError(obstacle)
             bench.report(f"{name} on {data}")
             began = time.perf_counter()
             for found in PROTOCOLS[name](bench, data):
@@ -487,7 +516,7 @@ def evaluate_run(
     names = [protocols] if isinstance(protocols, str) else list(protocols)
     pairs = plan(names, bench.data, data, root=bench.options.root)
     found = []
-    for result in evaluate(bench, pairs):
+    for result in evaluate(bench, pairs, leave_out="all" in names):
         if bench.is_trained_on(result["data"]):  # one name, from whichever folder
             result["data"] = result["protocol"]["data"] = record.settings["data"]
         result |= {"step": run.step, **(label(result) if label else {})}

@@ -9,6 +9,7 @@ import io
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -107,12 +108,12 @@ def read_inspection(directory: Path) -> dict[str, Any] | None:
 
 
 def _images(bench: Bench, count: int) -> tuple[AnySet, str]:
-    """Some test images; for a set without labels, some training images."""
-    try:
-        source = bench.load(bench.data, "test")
-        part = "held-out training" if "note" in bench.part(bench.data, "test") else "test"
-    except ValueError:  # no labels, so no held-out part
-        source, part = load_images(bench.run.config.data), "training"
+    """Some test images; of a set without labels, or too small for a test part, training images."""
+    source, part = load_images(bench.run.config.data), "training"
+    if int(source.labels.min()) >= 0:
+        with suppress(ValueError):  # no held-out part
+            source = bench.load(bench.data, "test")
+            part = "held-out training" if "note" in bench.part(bench.data, "test") else "test"
     return source.subset(permutation(len(source), SEED)[:count]), part
 
 

@@ -282,7 +282,7 @@ def _key_numbers(run: Run) -> Table:
             most = train.get("mi_ceiling") if name == "mi" else None
             rows.append((label, _written(train.get(name), entry.unit, most)))
     rows += [
-        (f"Images per second{everything}", f"{speed:,.0f}" if speed else ""),
+        (f"Samples per second{everything}", f"{speed:,.0f}" if speed else ""),
         ("Time", "" if seconds is None else duration_text(seconds)),
     ]
     steps = f"{train['step']:,} steps" if "step" in train else "no step"

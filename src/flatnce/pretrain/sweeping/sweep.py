@@ -5,14 +5,12 @@ batches together fill the device. Order, views, weights and random numbers belon
 results do not depend on the other runs: on the CPU bit for bit. ``sweep.json`` names the runs.
 """
 
-import ctypes
 import gc
 import json
 import os
 import re
 import time
 import traceback
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -158,16 +156,9 @@ def _take_share(
     share: int = MOST_AT_ONCE,
 ) -> list[SweptRun]:
     """Train the runs that this process is given, side by side; write the sweep's file before."""
-    in_time = request_cuda_queues()
+    request_cuda_queues()
     with shared_images(), torch.random.fork_rng(devices=[]):
         plan = plan_sweep(whole, at_once)
-        if plan.device.type == "cuda" and plan.at_once > 1 and not in_time:
-            late = (
-                "CUDA was in use before this sweep (torch.cuda.is_available() is use), so its "
-                "runs wait for one another, a fifth slower on an H200; call sweep first, or set "
-                f"{QUEUES}={ENOUGH} before Python starts"
-            )
-            warnings.warn(late, RuntimeWarning, stacklevel=3)
         place.mkdir(parents=True, exist_ok=True)
         if to_write is not None:
             _write_sweep(place, to_write)
@@ -424,20 +415,10 @@ class Generators:
                 self.default.graphsafe_set_state(former)
 
 
-def request_cuda_queues() -> bool:
-    """Set CUDA_DEVICE_MAX_CONNECTIONS before CUDA initialises; whether it was set in time."""
-    if QUEUES in os.environ or torch.version.hip:
-        return True
-    os.environ[QUEUES] = ENOUGH  # before the driver is loaded, which may read it
-    started = torch.cuda.is_initialized()
-    if not started:
-        # torch only knows about its own context. A driver that has not started returns an error.
-        with suppress(OSError):  # no driver
-            driver = ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
-            started = driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) == 0
-    if started:
-        del os.environ[QUEUES]
-    return not started
+def request_cuda_queues() -> None:
+    """Set CUDA_DEVICE_MAX_CONNECTIONS unless it is set; the driver reads it when it starts."""
+    if not torch.version.hip:
+        os.environ.setdefault(QUEUES, ENOUGH)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from flatnce.core import distributed
-from flatnce.own_code import is_own, own_object
+from flatnce.own_code import is_own, naming, own_object
 from flatnce.pretrain.data import (
     CATALOG,
     ImageSet,
@@ -103,7 +103,8 @@ def _read_images(data: DataConfig) -> AnySet:
         setting, name = "test_data", data.test_data
     found = own_object(setting, name)
     if _is_function(found):
-        found = found(data.split)
+        with naming(f"{setting}={name!r} failed for split={data.split!r}"):
+            found = found(data.split)
     own = found if isinstance(found, OwnSet) else OwnSet(found, name=str(name))
     workers = own.workers if data.workers is None else data.workers
     given = {"samples": data.epoch_samples or own.samples, **own_functions(data)}

@@ -8,6 +8,7 @@ from shlex import quote
 from typing import Any
 
 from flatnce.cli.progress import show_progress
+from flatnce.messages import say
 from flatnce.own_code import ARGUMENTS, OwnObjects, is_own
 from flatnce.pretrain.evaluation import evaluate_run, expand
 from flatnce.pretrain.page.run import run_page
@@ -15,9 +16,11 @@ from flatnce.pretrain.runs.folder import find_run, new_folder, run_name
 from flatnce.pretrain.runs.log import Run, read_run
 from flatnce.pretrain.training import loop
 from flatnce.pretrain.training.config import TrainConfig, starting_config
-from flatnce.pretrain.training.saved import read_config
+from flatnce.pretrain.training.saved import read_config, run_status
 
-__all__ = ["finish_run", "print_results", "resume", "train"]
+__all__ = ["finish_run", "print_results", "resume", "resumption_text", "train"]
+
+USUAL = ("knn", "linear")  # protocols
 
 
 def train(
@@ -25,7 +28,7 @@ def train(
     *,
     name: str | None = None,
     preset: str | None = None,
-    evaluate: Sequence[str] = ("knn", "linear"),
+    evaluate: Sequence[str] = USUAL,
     quiet: bool = False,
     **options: Any,
 ) -> loop.Outcome:
@@ -65,28 +68,47 @@ def resume(
     run: str | Path,
     *,
     step: int | None = None,
-    evaluate: Sequence[str] = ("knn", "linear"),
+    evaluate: Sequence[str] | None = None,
     quiet: bool = False,
     **objects: Any,
 ) -> loop.Outcome:
     """Continue a run, evaluate it and write its page, as ``flatnce resume`` does.
 
+    Of a run that is finished and evaluated only the results are shown.
+
     Arguments:
         run: A run's name in the folder of runs, or its path.
         step: Continue from this checkpoint and remove later ones; by default the newest.
-        evaluate: Protocols to evaluate with on the test set at the end; may be empty.
+        evaluate: Protocols to evaluate with on the test set at the end; may be empty. By default
+            knn and linear, unless the run is evaluated already.
         quiet: Show neither progress nor results.
         objects: Those that :func:`train` was given, such as ``encoder`` and ``data``.
     """
     if evaluate:
         expand(evaluate)  # refuses an unknown name before training
     directory, quiet = find_run(run), quiet or find_spec("rich") is None
-    with show_progress(read_config(directory).run.epochs, quiet=quiet) as report:
+    config = read_config(directory)
+    if not quiet:
+        say(resumption_text(directory, step))
+    with show_progress(config.run.epochs, quiet=quiet) as report:
         outcome = loop.resume(directory, step=step, **{"report": report, **objects})
     return _finish(outcome, evaluate, quiet)
 
 
-def _finish(outcome: loop.Outcome, evaluate: Sequence[str], quiet: bool) -> loop.Outcome:
+def resumption_text(directory: Path, step: int | None) -> str:
+    """From where a run goes on; or that it is finished, and where its results are."""
+    status = run_status(directory)
+    if status.finished and step is None:
+        return (
+            f"{directory} is finished, at step {status.step:,}: nothing is left to train. Its "
+            f"results are in {directory / 'results.json'}. For more epochs, train a new run; "
+            "`flatnce evaluate` measures this one."
+        )
+    whole = f" of {status.steps:,}" if status.steps else ""
+    return f"{directory} goes on from step {status.step if step is None else step:,}{whole}"
+
+
+def _finish(outcome: loop.Outcome, evaluate: Sequence[str] | None, quiet: bool) -> loop.Outcome:
     """Evaluate a finished run, write its page, and print the results."""
     if not outcome.finished or int(os.environ.get("RANK", "0")) > 0:
         return outcome  # the first process of torchrun does the rest
@@ -98,9 +120,14 @@ def _finish(outcome: loop.Outcome, evaluate: Sequence[str], quiet: bool) -> loop
     return outcome
 
 
-def finish_run(outcome: loop.Outcome, protocols: Sequence[str]) -> Exception | None:
-    """Evaluate a finished run if it has labels, and write its page; return why not, if so."""
+def finish_run(outcome: loop.Outcome, protocols: Sequence[str] | None) -> Exception | None:
+    """Evaluate a finished run if it has labels, and write its page; return why not, if so.
+
+    Without ``protocols`` a run that is evaluated already is not evaluated again.
+    """
     failure, results = None, read_run(outcome.directory).results or {}
+    if protocols is None:
+        protocols = () if results.get("evaluations") else USUAL
     if protocols and results.get("labelled", True):
         try:
             device = read_config(outcome.directory).run.device
@@ -122,9 +149,11 @@ def print_results(outcome: loop.Outcome, failure: Exception | None = None) -> No
     print_verdict(took, results["verdict"], "\n")
     if results["evaluations"]:
         results_table(results["evaluations"])
+    if not results.get("labelled", True):
+        say("There are no labels, so no accuracy is measured.")
     if failure is not None:
-        print(f"not evaluated: {failure}")
-    print(f"\nthe page: {outcome.directory / 'report.html'}\nnext: {_next_calls(run, name)}")
+        say(f"not evaluated: {failure}")
+    say(f"\nthe page: {outcome.directory / 'report.html'}\nnext: {_next_calls(run, name)}")
 
 
 def _next_calls(run: Run, name: str) -> str:
@@ -137,10 +166,6 @@ def _next_calls(run: Run, name: str) -> str:
         return f"{load}\n(in another program, first {before})"
     trust = " --trust-code" * any(is_own(value) for value in map(str, settings.values()))
     export = f"flatnce export {name} --to torch{trust}"
-    if not labelled and is_own(settings["data"]):
-        return export
-    what = "linear --data NAME (a set with labels; these images have none)"
-    if labelled:
-        # Ready views of a user's own cannot be fine-tuned.
-        what = "mi" if is_own(settings["data"]) else "semi"
-    return f"flatnce evaluate {name} --protocol {what}{trust}    {export}"
+    # Ready views of a user's own cannot be fine-tuned.
+    what = "semi" if labelled and not is_own(settings["data"]) else "mi"
+    return f"flatnce evaluate {name} --protocol {what}{trust}\n      {export}"

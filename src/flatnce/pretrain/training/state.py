@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from flatnce.core import distributed
 from flatnce.core.diagnostics import Monitor
 from flatnce.core.objectives.registry import OBJECTIVES
+from flatnce.own_code import error_text, is_ours, is_own
 from flatnce.pretrain.data import Batch, OwnSet, ReadyViews, Resident
 from flatnce.pretrain.fused_resnet import fuse_resnet
 from flatnce.pretrain.runs import checkpoint
@@ -301,8 +302,15 @@ class Training:
             self._epoch = (self._epoch[0].fill_(epoch), epoch)
         try:
             self._take_step(batch.images, batch.indices, self._epoch[0])
-        except ValueError as error:  # on the CPU an objective refuses bad rows at once
-            raise self.failure(self.step, error) from error
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            if is_own(self.config.model.backbone) and not is_ours(error):
+                where = f"step {self.step + 1}, in epoch {epoch + 1}, failed"
+                raise ValueError(f"{where}: {error_text(error)}") from error
+            if isinstance(error, ValueError):  # on the CPU an objective refuses bad rows at once
+                raise self.failure(self.step, error) from error
+            raise
         self.step += 1
 
     def check(self) -> None:
