@@ -93,10 +93,16 @@ def _histogram(x, y, kinds, seed):
     return {"value": float(value)}
 
 
-def _without_ties(x, y, seed):
-    """Tables with noise of 1e-8, for packages whose nearest neighbours must not coincide."""
+def _without_ties(x, y, seed, size):
+    """Tables with a little noise, for packages whose nearest neighbours must not coincide."""
     rng = np.random.default_rng(seed)
-    return [table + 1e-8 * rng.standard_normal(table.shape) for table in (x, y)]
+    return [table + size * rng.standard_normal(table.shape) for table in (x, y)]
+
+
+def _standard(table):
+    """Columns with mean 0 and spread 1; a column that is constant becomes 0."""
+    spread = table.std(axis=0)
+    return (table - table.mean(axis=0)) / np.where(spread > 0, spread, 1)
 
 
 def _infomeasure(x, y, kinds, seed):
@@ -105,7 +111,7 @@ def _infomeasure(x, y, kinds, seed):
     if _is(kinds, 0, CATEGORIES) and _is(kinds, 1, CATEGORIES):
         both = _codes(x), _codes(y)
         return {"value": float(infomeasure.mutual_information(*both, approach="miller_madow"))}
-    sides = _without_ties(x, y, seed)
+    sides = _without_ties(x, y, seed, 1e-8)
     return {"value": float(infomeasure.mutual_information(*sides, approach="ksg"))}
 
 
@@ -127,7 +133,7 @@ def _torch_mist(x, y, kinds, seed):
 
     torch.manual_seed(seed)
     np.random.seed(seed)
-    sides = [torch.from_numpy((table - table.mean(0)) / table.std(0)).float() for table in (x, y)]
+    sides = [torch.from_numpy(_standard(table)).float() for table in (x, y)]
     with contextlib.redirect_stdout(io.StringIO()):
         value = estimate_mi(tuple(sides), verbose=False)
     return {"value": _plain(float(value[0] if isinstance(value, tuple) else value))}
@@ -136,8 +142,10 @@ def _torch_mist(x, y, kinds, seed):
 def _bmi_ksg(x, y, kinds, seed):
     import bmi
 
-    found = bmi.estimators.KSGEnsembleFirstEstimator()
-    return {"value": _plain(found.estimate(*_without_ties(x, y, seed)))}
+    sides = _without_ties(
+        _standard(x), _standard(y), seed, 1e-5
+    )  # it computes in single precision
+    return {"value": _plain(bmi.estimators.KSGEnsembleFirstEstimator().estimate(*sides))}
 
 
 def _bmi_cca(x, y, kinds, seed):

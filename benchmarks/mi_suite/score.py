@@ -122,6 +122,11 @@ def errors(records):
     return by_n
 
 
+def near(least):
+    """The largest error that is a tie with the smallest one."""
+    return max(WITHIN * least, least + SLACK)
+
+
 def interval(hits, total):
     """Exact 95 % interval of a share (Clopper and Pearson)."""
     from scipy.stats import binomtest
@@ -151,13 +156,41 @@ def print_errors(records):
             if method not in whole:
                 cells.append("–")
                 continue
-            good = whole[method] <= max(WITHIN * least, least + SLACK)
+            good = whole[method] <= near(least)
             good &= not method.endswith("-limit")
             best[method] += good
             cells.append(f"**{whole[method]:.3f}**" if good else f"{whole[method]:.3f}")
         print(f"| {name} | {ALL_LAWS[name].truth:.3f} | {' | '.join(cells)} |")
     counts = " | ".join(str(best[method]) for method in methods)
     print(f"| best or within 10 % | {len(laws)} laws | {counts} |")
+
+
+def mean_errors(records):
+    """Error of each law of one method, averaged over n."""
+    by_n = errors(records)
+    return {law: sum(cells.values()) / len(cells) for (law, _), cells in by_n.items()}
+
+
+def print_pairs(records, ours="flatnce"):
+    """Compare ours with every other method on the tables that both were given."""
+    print("\n| method | tables | laws | its error | ours | ours nearer | a tie | it is nearer |")
+    print(f"|{'---|' * 8}")
+    for method in sorted({key[3] for key in records} - {ours, f"{ours}-limit"}):
+        theirs = {
+            key: record
+            for key, record in records.items()
+            if key[3] == method and record.get("applies", True) and (*key[:3], ours) in records
+        }
+        if not theirs:
+            continue
+        mine = {(*key[:3], ours): records[*key[:3], ours] for key in theirs}
+        left, right = mean_errors(mine), mean_errors(theirs)
+        bounds = {law: near(min(left[law], right[law])) for law in left}
+        ahead = sum(left[law] < right[law] > bounds[law] for law in left)
+        behind = sum(right[law] < left[law] > bounds[law] for law in left)
+        means = " | ".join(f"{sum(side.values()) / len(side):.3f}" for side in (right, left))
+        counts = f"{ahead} | {len(left) - ahead - behind} | {behind}"
+        print(f"| {method} | {len(theirs)} | {len(left)} | {means} | {counts} |")
 
 
 def print_coverage(records):
@@ -211,6 +244,7 @@ def table(args):
         wanted = {name for name in args.compared} | {f"{name}-limit" for name in args.compared}
         everything = {key: r for key, r in everything.items() if key[3] in wanted}
     print_errors(everything)
+    print_pairs(everything)
     print_coverage(records)
     print_seconds(records)
 

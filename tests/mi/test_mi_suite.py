@@ -124,6 +124,19 @@ def test_the_table_marks_the_best_within_a_tenth_and_never_the_limit(score, caps
     assert "limit above the truth   0.0%" in text and "interval holds it   0.0%" in text
 
 
+def test_pairs_are_compared_on_the_tables_that_both_were_given(score, capsys):
+    records = _records("few-triangle", "flatnce", [0.6, 0.9]) | _records(
+        "few-triangle", "a", [0.4]
+    )
+    records |= _records("few-cauchy", "flatnce", [0.7]) | _records("few-cauchy", "a", [1.0])
+    records |= _records("few-parity-3", "a", [0.4])  # not run by ours
+    score.print_pairs(records)
+    truth = score.LAWS["few-cauchy"].truth
+    theirs, ours = (0.1 + 1 - truth) / 2, (0.1 + 0.7 - truth) / 2
+    row = f"| a | 2 | 2 | {theirs:.3f} | {ours:.3f} | 1 | 1 | 0 |"
+    assert capsys.readouterr().out.splitlines()[-1] == row
+
+
 def test_a_run_continues_after_a_line_that_was_cut_off(score, tmp_path, monkeypatch):
     out = tmp_path / "scores.jsonl"
     [(key, record)] = _records("few-triangle", "cca", [0.25]).items()
