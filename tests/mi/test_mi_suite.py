@@ -209,3 +209,14 @@ def test_adapters_pass_labels_nats_and_batches_that_the_packages_accept(score, m
     monkeypatch.setitem(sys.modules, "bmi", bmi)
     found = score.fit(("few-normal", 50, 3, "bmi-infonce"))
     assert found["value"] is None and "error" not in found
+
+
+def test_surveys_of_many_kinds_are_not_called_duplicated_and_copies_are_found():
+    duplicates = _module("duplicates")
+    del sys.modules["duplicates"]
+    records = [duplicates.count(kind, 400, 10) for kind in duplicates.KINDS]
+    assert sum(record["alarms"] for record in records) <= 1 and len(records) > 10
+    found = {record["kind"]: record["found"] for record in records}
+    assert all(each["100%"] == 1 for each in found.values())
+    for name in ("age_and_income", "city_and_income", "body", "questionnaire"):
+        assert found[name]["20%"] == 1, name

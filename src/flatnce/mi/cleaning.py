@@ -1,5 +1,6 @@
 """Checking and cleaning two tables, and transforming their columns."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -185,9 +186,10 @@ def _informative_columns(table: Table, labels: list[str], name: str, notes: list
 
 # Duplicate rows: copied, or equal by chance? A copy on both sides of a split leaks the answer.
 # Rows of categories repeat by chance, and keeping those together would distort the distribution.
-# Three things indicate chance: of many repeats, some have rows that differ in one column only;
-# one column with a coarse grid explains the repeats by itself (the others being functions of it);
-# or the repeats are no more than those that rounded numbers give, by the law of Poisson.
+# Of any law, rows that are drawn twice as often as these are drawn three times so often, too; if
+# too few are, they were copied. Else chance explains them if one column with a coarse grid does by
+# itself (the others being functions of it), or if they are no more than equal values of single
+# columns or rows that differ by little in one column suggest, by the law of Poisson.
 
 
 def duplicate_rows(*tables: Table) -> Indices | None:
@@ -208,20 +210,50 @@ def duplicate_rows(*tables: Table) -> Indices | None:
 
 
 def _by_chance(table: Table, hashes: Hashes, whole: Hashes) -> bool:
-    repeats, pairs = _equal_pairs(whole), len(table) * (len(table) - 1) / 2
-    near, expected = [], [3 * pairs]  # with room for columns that depend on each other
-    for number, column in enumerate(table.T):
-        # Whenever this column repeats, the whole row does, and its grid is coarse enough for it.
-        equal = _equal_pairs(hashes[:, number])
-        if equal == repeats and repeats <= 50 * len(table) ** 2 / (2 * _grid_points(column)):
-            return True
-        near.append(_equal_pairs(whole - hashes[:, number]) - repeats)
-        expected[0] *= equal / pairs
-        expected.append(near[-1] * equal / max(pairs - equal, 1))
-    upper_tail = require_extra("scipy.special", "copies of rows", "mi").pdtrc
-    if 10 * repeats > len(table) and min(near) >= 0.01 * repeats:
+    rows, count = len(table), np.unique(whole, return_counts=True)[1].astype(np.int64)
+    repeats, pairs = _equal_pairs(whole), rows * (rows - 1) / 2
+    threes = int((count * (count - 1) * (count - 2) // 6).sum())
+    fewest = 2 * repeats**2 / (3 * rows)  # of any law: the sum of p³ is at least (sum of p²)²
+    special = require_extra("scipy.special", "copies of rows", "mi")
+    if np.gcd.reduce(count) > 1 or special.pdtr(threes, 0.8 * fewest) < 0.001:
+        return False
+    single = [_equal_pairs(one) for one in hashes.T]
+    if fewest > 9 and min(single) > 1.3 * repeats:  # as many threes as chance gives
         return True
-    return float(upper_tail(repeats - 1, max(expected))) > 0.001
+    kept = sorted(range(len(single)), key=lambda number: single[number])
+    least = max(2 * len(kept) // 3, 2)
+    for number in list(kept):  # what others determine: a ratio, the last value of a category
+        others = whole - hashes[:, number]
+        if len(kept) > least and single[number] > 3 * repeats == 3 * _equal_pairs(others):
+            kept.remove(number)
+            whole = others
+    binary = ((table == 0) | (table == 1)).all(axis=0)  # categories, one column per value
+    together = _equal_pairs(hashes[:, binary].sum(axis=1)) if binary.any() else pairs
+    # Pairs that differ somewhere are no copies; with room for columns that are not independent.
+    equals = [together, *(single[k] for k in kept if not binary[k])]
+    expected = [3 * pairs * math.prod((equal - repeats) / pairs for equal in equals)]
+    for number in kept:
+        # Whenever this column repeats, the whole row does, and its grid is coarse enough for it.
+        equal, column, others = single[number], table[:, number], whole - hashes[:, number]
+        if equal == repeats and repeats <= 50 * rows**2 / (2 * _grid_points(column)):
+            return True
+        near = _equal_pairs(others) - repeats
+        expected.append(2 * near * (equal - repeats) / max(pairs - near - equal, 1))
+        expected.append(1.5 * _near_pairs(others, column))
+    return float(special.pdtrc(repeats - 1, max(expected))) > 0.001
+
+
+def _near_pairs(others: Hashes, column: Table) -> float:
+    """Equal pairs as expected from rows that differ by little in one column and in no other."""
+    step = float(np.diff(np.unique(column)).min(initial=np.inf))
+    points = np.round((column - column.min()) / step)
+    if not points.max() < 1e9:
+        return 0.0
+    reach = max(points.max() // 100, 1)
+    place = np.unique(others, return_inverse=True)[1] * (points.max() + reach + 1) + points
+    place.sort()
+    upto = [np.searchsorted(place, place + distance + 0.5) for distance in (0, reach)]
+    return float((upto[1] - upto[0]).sum()) / (2 * reach)
 
 
 def _equal_pairs(hashes: Hashes) -> int:
