@@ -140,3 +140,18 @@ def test_flatnce_with_an_unbounded_critic_is_caught_and_repaired():
     assert 1.0 < found.nats < 4
     assert 0.5 < found.lower < found.nats
     assert calibrated == pytest.approx(found.nats, abs=0.6)
+
+
+def test_nobody_who_cross_fits_is_told_to_cross_fit():
+    folded = [FittedCritic(CRITIC, 1.0, step=400) for _ in range(5)]
+    raised = {
+        flag.name: flag.message
+        for flag in (
+            *training_flags(readout("infonce", 1.0), folded, 1000, 3.0, 1.0),
+            *size_flags(Evaluation({}, 0.9, 0.001, 999, 6.2, 99.0, (30,) * 5, 10), 5),
+        )
+    }
+    assert set(raised) == {"overfit", "small", "few_units"}
+    assert not any("folds" in message for message in raised.values())
+    (alone,) = training_flags(readout("infonce", 1.0), folded[:1], 1000, 3.0, 1.0)
+    assert "folds=5" in alone.message

@@ -5,12 +5,13 @@ import math
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from estimates import ESTIMATE
 from flatnce.mi.best import BestEstimate
 from flatnce.mi.page import mi_page
-from flatnce.mi.result import p_value_in_words
+from flatnce.mi.result import flag, highest_accuracy, p_value_in_words
 from flatnce.mi.studies import Comparison
 
 
@@ -93,7 +94,8 @@ def test_an_unknown_unit_is_refused(call):
 def test_the_summary_tells_everything():
     lines = answer().summary().splitlines()
     assert lines[0] == answer().sentence()
-    assert lines[1] == "! low_ess: Few rows carry the DV read-out (ESS 3 %). Try folds=5."
+    assert lines[1].startswith("Meaning: 6.98 bits; two normal columns")
+    assert lines[2] == "! low_ess: Few rows carry the DV read-out (ESS 3 %). Try folds=5."
     rows = {line.split()[0]: line for line in lines if line.startswith("  ")}
     assert "Certified: the critic's bound (infonce) is 4.84 ± 0.05 on" in "\n".join(lines)
     assert "2.90" in rows["ksg"] and "does not apply" in rows["gaussian-copula"]
@@ -107,9 +109,9 @@ def test_the_summary_tells_everything():
 def test_the_best_estimate_comes_first_and_in_the_asked_unit():
     best = BestEstimate(0.5, 0.4, 0.62, "neighbours", "2 columns")
     found = answer(best=best, nats=-0.2, lower=0.0, p_value=0.2)
-    start = "I(X;Y) ≈ 0.50 nats (95 %: 0.40 to 0.62), certified ≥ 0.00, p = 0.20"
+    start = "I(X;Y) ≈ 0.50 nats (nominal 95 %: 0.40 to 0.62), certified ≥ 0.00, p = 0.20"
     assert found.sentence() == start and start in found._repr_html_()
-    assert found.sentence("bits").startswith("I(X;Y) ≈ 0.72 bits (95 %: 0.58 to 0.89)")
+    assert found.sentence("bits").startswith("I(X;Y) ≈ 0.72 bits (nominal 95 %: 0.58 to 0.89)")
     assert "Best estimate: nearest neighbours (2 columns)." in found.summary()
     shown = found.plain("bits")["best"]
     assert (
@@ -127,3 +129,84 @@ def test_plain_data_are_json_without_numbers_that_json_does_not_know(made):
     assert answer().plain()["readouts"]["js"]["value"] is None
     assert classical().plain()["p_value"] is None
     assert answer().flagged("low_ess") and not answer().flagged("ties")
+
+
+# --- What a number means -------------------------------------------------------------------------
+
+
+def labelled(nats, **changes):
+    cleaning = replace(ESTIMATE.cleaning, labels={"y": (3, math.log(3))})
+    best = BestEstimate(nats, nats, nats, "neighbours", "")
+    return answer(best=best, cleaning=cleaning, **changes)
+
+
+@pytest.mark.parametrize("values", [2, 3, 10])
+@pytest.mark.parametrize("error", [0.01, 0.2, 0.45])
+def test_fano_is_exact_where_all_errors_are_equally_likely(values, error):
+    left = -error * math.log(error / (values - 1)) - (1 - error) * math.log(1 - error)
+    found = highest_accuracy(math.log(values) - left, math.log(values), values)
+    assert found == pytest.approx(1 - error, abs=1e-9)
+    assert highest_accuracy(math.log(values), math.log(values), values) == 1.0
+    assert highest_accuracy(0.0, math.log(values), values) == pytest.approx(1 / values)
+
+
+def test_no_rule_is_right_more_often_than_fano_says():
+    random = np.random.default_rng(0)
+    for _ in range(300):
+        joint = random.dirichlet(np.full(12, 0.3)).reshape(4, 3)  # y of 4 values, x of 3
+        y, x = joint.sum(axis=1), joint.sum(axis=0)
+        known = joint > 0
+        nats = float((joint * np.log(np.where(known, joint, 1) / np.outer(y, x)))[known].sum())
+        entropy = float(-(y * np.log(y)).sum())
+        right = float(joint.max(axis=0).sum())  # the rule that is right most often
+        assert right <= highest_accuracy(nats, entropy, 4) + 1e-9
+
+
+def test_the_meaning_is_that_of_two_normal_columns_and_of_a_label():
+    nats = -0.5 * math.log(1 - 0.7**2)
+    found = labelled(nats)
+    assert found.meaning["correlation"] == pytest.approx(0.7)
+    assert found.meaning["bits"] == pytest.approx(nats / math.log(2))
+    assert found.meaning["y"]["share"] == pytest.approx(nats / math.log(3))
+    lines = found.summary().splitlines()
+    assert (
+        lines[1] == "Meaning: 0.49 bits; two normal columns with correlation 0.70 share as much."
+    )
+    assert lines[2].startswith("Label y: 31% of its entropy (3 values, 1.10 nats). With so much")
+    most = math.ceil(100 * highest_accuracy(nats, math.log(3), 3))
+    assert f"no rule can predict it in more than {most}% of rows" in lines[2]
+    assert "1.58 bits" in found.summary("bits") and "nats" not in found.summary("bits")
+    assert found.plain()["meaning"]["y"]["values"] == 3
+    assert "Fano" not in labelled(math.log(3)).summary()
+
+
+def test_rows_that_depend_on_each_other_have_no_meaning():
+    assert answer(flags=(flag("no_limit", method="a"),)).meaning
+    assert answer(flags=(mi_flag("dependent"),)).meaning == {}
+
+
+def mi_flag(name):
+    return replace(ESTIMATE.flags[0], name=name)
+
+
+def test_a_baseline_above_the_entropy_of_a_label_is_remarked(tmp_path):
+    found = labelled(1.0, baselines={"ksg": 1.05, "cca": 1.52, "gaussian-copula": None})
+    rows = {line.split()[0]: line for line in found.summary().splitlines() if line[:2] == "  "}
+    assert "(more than the entropy of y, so too high)" in rows["cca"]
+    assert "more" not in rows["ksg"] and "more" not in rows["gaussian-copula"]
+    assert "more than the entropy of y" in mi_page(found, tmp_path / "page.html").read_text(
+        "utf-8"
+    )
+
+
+def test_warnings_speak_of_bits_where_bits_were_asked_for():
+    raised = flag("overfit", {"train": 1.0, "test": 0.5}, remedy="fewer columns")
+    found = answer(flags=(raised,))
+    assert "InfoNCE is 1.00 nats on training rows and 0.50 on" in found.summary()
+    assert "InfoNCE is 1.44 bits on training rows and 0.72 on" in found.summary("bits")
+    assert "1.44 bits" in found.plain("bits")["flags"][0]["message"]
+
+
+def test_a_notebook_shows_the_answer_and_not_every_read_out():
+    shown = labelled(0.34)._repr_html_()
+    assert "Meaning" in shown and "Certified" in shown and "smile" not in shown

@@ -1,8 +1,8 @@
 """Checking and cleaning two tables, and transforming their columns."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from flatnce.extras import require_extra
 __all__ = ["numbers_of"]
 
 FEWEST_ROWS = 50  # with fewer, a quarter of them is too small to evaluate a critic
+MOST_VALUES = 20  # of a label
 TRANSFORMS = ("copula", "standard", "none")
 
 Table = NDArray[np.floating[Any]]
@@ -31,6 +32,8 @@ class Cleaning:
     columns_dropped_x: tuple[int, ...]  #: numbers of the columns of x that were dropped
     columns_dropped_y: tuple[int, ...]  #: numbers of the columns of y that were dropped
     notes: tuple[str, ...]  #: what was done, in sentences
+    #: of each side that is one of few values: their number, and their entropy in nats
+    labels: Mapping[str, tuple[int, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class CleanTables:
     rows: Indices  # their numbers in the given tables
     columns: tuple[Indices | None, Indices | None]  # kept; None for samples that are not tables
     duplicates: Indices | None  # first equal row of each row, if rows are copied
-    tied: float  # share of repeated values in the most tied column
+    tied: float  # share of repeated values in the most tied column; labels do not count
     tied_column: str
     shared: tuple[str, ...]  # columns that x and y have in common
     repeated: tuple[str, ...]  # sides that repeat whole rows
@@ -87,6 +90,7 @@ def clean(x: Any, y: Any) -> CleanTables:
     dropped: list[tuple[int, ...]] = []
     contents: list[dict[bytes, str]] = []  # the columns that are kept, and their names
     repeated: list[str] = []
+    few_values: dict[str, tuple[int, float]] = {}
     tied, tied_column = 0.0, ""
     for number, (name, source) in enumerate((("x", x), ("y", y))):
         table = tables[number][rows]
@@ -99,7 +103,10 @@ def clean(x: Any, y: Any) -> CleanTables:
             dropped.append(tuple(sorted(set(range(len(labels))) - set(columns.tolist()))))
             table = table[:, columns]
             own = {_content(table[:, k]): labels[column] for k, column in enumerate(columns)}
-            for column, label in zip(table.T, own.values(), strict=True):
+            found = _label_of(table)
+            if found is not None:
+                few_values[name] = found
+            for column, label in () if found else zip(table.T, own.values(), strict=True):
                 _, place, count = np.unique(column, return_inverse=True, return_counts=True)
                 share = float((count[place] > 1).mean())  # of values that are not unique
                 tied, tied_column = max((tied, tied_column), (share, label))
@@ -128,8 +135,18 @@ def clean(x: Any, y: Any) -> CleanTables:
         tied_column=tied_column,
         shared=tuple(name for key, name in contents[1].items() if key in contents[0]),
         repeated=tuple(repeated),
-        report=Cleaning(given, len(rows), dropped[0], dropped[1], tuple(notes)),
+        report=Cleaning(given, len(rows), dropped[0], dropped[1], tuple(notes), few_values),
     )
+
+
+def _label_of(table: Table) -> tuple[int, float] | None:
+    """Number of values and entropy, with Miller's correction, of a side that has few values."""
+    counts = np.unique(table.reshape(len(table), -1), axis=0, return_counts=True)[1]
+    if len(counts) > min(MOST_VALUES, len(table) / 5):
+        return None
+    shares, values = counts / len(table), len(counts)
+    entropy = float(-(shares * np.log(shares)).sum()) + (values - 1) / (2 * len(table))
+    return values, min(entropy, math.log(values))
 
 
 def _check_indexes(x: Any, y: Any) -> None:

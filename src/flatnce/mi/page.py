@@ -39,8 +39,8 @@ def mi_page(
             data.append(f"{len(columns)} columns of {side}: {listed}{more}.")
     parts = [f"{count:,}" for count in estimate.split.values()]
     sections = [
-        Section("What it means", [*_meaning(shown), *_flags(estimate)]),
-        _read_outs(shown),
+        Section("What it means", [*_meaning(estimate, shown), *_flags(estimate, unit)]),
+        _read_outs(estimate, shown),
         _training(shown),
         Section(
             "The data",
@@ -65,7 +65,7 @@ def mi_page(
     return write_page(page, Path(path))
 
 
-def _meaning(shown: Mapping[str, Any]) -> list[Paragraph]:
+def _meaning(estimate: Estimate, shown: Mapping[str, Any]) -> list[Paragraph]:
     if any(flag["name"] == "dependent" for flag in shown["flags"]):
         return [Paragraph("Nothing is certified: the flag below says why.", "Lower limit")]
     numbers = {name: _number(shown[name]) for name in ("estimate", "standard_error")}
@@ -84,18 +84,22 @@ def _meaning(shown: Mapping[str, Any]) -> list[Paragraph]:
         values |= {f"best_{name}": value for name, value in best.items()}
         values |= {"method_of_best": shown["best"]["method"], "why": shown["best"]["why"]}
         texts = TEXTS["best"] | texts
-    return [Paragraph(text.format(**values), topic) for topic, text in texts.items()]
-
-
-def _flags(estimate: Estimate) -> list[Paragraph]:
-    if not estimate.flags:
-        return [Paragraph("None was raised.", "Flags")]
-    return [
-        Paragraph(flag.message, f"Flag: {flag.name.replace('_', ' ')}") for flag in estimate.flags
+    said = [line.partition(": ") for line in estimate.in_other_words(shown["unit"])]
+    return [Paragraph(text.format(**values), topic) for topic, text in texts.items()] + [
+        Paragraph(text, topic) for topic, _, text in said
     ]
 
 
-def _read_outs(shown: Mapping[str, Any]) -> Section | None:
+def _flags(estimate: Estimate, unit: str) -> list[Paragraph]:
+    if not estimate.flags:
+        return [Paragraph("None was raised.", "Flags")]
+    return [
+        Paragraph(flag.said(unit), f"Flag: {flag.name.replace('_', ' ')}")
+        for flag in estimate.flags
+    ]
+
+
+def _read_outs(estimate: Estimate, shown: Mapping[str, Any]) -> Section | None:
     rows = [
         (
             f"{name} (certified)" if name == shown["readout"] else name,
@@ -107,8 +111,14 @@ def _read_outs(shown: Mapping[str, Any]) -> Section | None:
         for name, one in shown["readouts"].items()
     ]
     rows += [
-        (name, _number(value), "", "no", "baseline, no net")
-        for name, value in shown["baselines"].items()
+        (
+            name,
+            _number(shown["baselines"][name]),
+            "",
+            "no",
+            estimate.baseline_remark(value) or "baseline, no net",
+        )
+        for name, value in estimate.baselines.items()
     ]
     if not rows:
         return None

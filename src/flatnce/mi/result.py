@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flatnce.environment import plain
+from flatnce.extras import require_extra
 from flatnce.messages import check_choice, html_card
 from flatnce.mi.best import METHODS as BEST_METHODS
 from flatnce.mi.best import BestEstimate
@@ -24,6 +25,11 @@ class Flag:
 
     name: str  #: for programs
     message: str  #: what was observed, and the remedy
+    message_in_bits: str = ""  #: the same with information in bits, if it names any
+
+    def said(self, unit: str) -> str:
+        """Return the message with information in ``nats`` or ``bits``."""
+        return self.message_in_bits or self.message if unit == "bits" else self.message
 
 
 @dataclass(frozen=True, repr=False)
@@ -65,12 +71,9 @@ class Estimate:
 
     def _repr_html_(self) -> str:
         """The result in a notebook."""
-        facts = {
-            name: f"{_with_error(one.nats, one.standard_error)[0]} nats, "
-            f"{'a lower bound' if one.is_bound else 'no bound'}"
-            for name, one in self.readouts.items()
-        }
-        facts["rows"] = f"{self.cleaning.rows_used:,} of {self.cleaning.rows_given:,}"
+        lines = (*self.in_other_words(), *self._how("nats"))
+        facts = dict(line.split(": ", 1) for line in lines)
+        facts["Rows"] = f"{self.cleaning.rows_used:,} of {self.cleaning.rows_given:,}"
         return html_card(self.sentence(), facts, (f"{f.name}: {f.message}" for f in self.flags))
 
     @property
@@ -99,30 +102,78 @@ class Estimate:
             return f"I(X;Y) ≥ {lower} {unit} (95 %), estimate {estimate}, {most}"
         shown = [factor * value for value in (self.best.nats, self.best.low, self.best.high)]
         nats, low, high = (_number(value, 2 if shown[2] >= 0.1 else 3) for value in shown)
-        return f"I(X;Y) ≈ {nats} {unit} (95 %: {low} to {high}), certified ≥ {lower}, {evidence}"
+        interval = f"nominal 95 %: {low} to {high}"
+        return f"I(X;Y) ≈ {nats} {unit} ({interval}), certified ≥ {lower}, {evidence}"
 
-    def summary(self, unit: str = "nats") -> str:
-        """Return the result, warnings, read-outs and cleaning as text, in ``nats`` or ``bits``."""
-        factor = unit_factor(unit)
-        lines = [self.sentence(unit)]
-        lines += [f"! {flag.name}: {flag.message}" for flag in self.flags]
+    @property
+    def meaning(self) -> dict[str, Any]:
+        """What the estimate amounts to, in nats; empty if nothing is certified.
+
+        ``correlation`` is that of two normal columns with as much information. Of a side that is
+        one of few values: its ``entropy``, the ``share`` of it, and by Fano's inequality the
+        ``accuracy`` that no prediction of it from the other side exceeds if the estimate is right.
+        """
+        if self.flagged("dependent"):
+            return {}
+        nats = max(self.nats if self.best is None else self.best.nats, 0.0)
+        found: dict[str, Any] = {"nats": nats, "bits": nats * unit_factor("bits")}
+        found["correlation"] = math.sqrt(-math.expm1(-2 * nats))
+        for name, (values, entropy) in self.cleaning.labels.items():
+            accuracy = highest_accuracy(nats, entropy, values)
+            label = {"values": values, "entropy": entropy, "share": min(nats / entropy, 1.0)}
+            found[name] = {**label, "accuracy": accuracy}
+        return found
+
+    def in_other_words(self, unit: str = "nats") -> list[str]:
+        """Return :attr:`meaning` as lines, each with a topic."""
+        factor, known, lines = unit_factor(unit), self.meaning, []
+        if known:
+            bits = "" if unit == "bits" else f"{_number(known['bits'])} bits; "
+            alike = f"two normal columns with correlation {known['correlation']:.2f}"
+            lines.append(f"Meaning: {bits}{alike} share as much.")
+        for name, label in ((name, known[name]) for name in self.cleaning.labels if known):
+            entropy = f"{label['values']} values, {_number(label['entropy'] * factor)} {unit}"
+            said = f"Label {name}: {label['share']:.0%} of its entropy ({entropy})."
+            most = math.ceil(100 * label["accuracy"])  # rounded up: an upper limit
+            rule = f"no rule can predict it in more than {most}% of rows (Fano)"
+            lines.append(said + (f" With so much information {rule}." if most < 100 else ""))
+        return lines
+
+    def _how(self, unit: str) -> list[str]:
+        """How the numbers were found, in lines with a topic each."""
+        factor, lines = unit_factor(unit), []
         if self.best is not None:
-            how = BEST_METHODS[self.best.method]
-            lines += ["", f"Best estimate: {how} ({self.best.why})."]
+            lines.append(f"Best estimate: {BEST_METHODS[self.best.method]} ({self.best.why}).")
         primary = self.readouts.get(self.readout)
         if primary is not None:
             value, _ = _with_error(primary.nats * factor, primary.standard_error * factor)
             on = f"on {self.split['test']} rows that it never saw"
             most = f"at most {_number(self.ceiling * factor)}"
-            known = "Not certified" if self.flagged("dependent") else "Certified"
-            lines.append(f"{known}: the critic's bound ({primary.name}) is {value} {on}, {most}.")
+            sure = "Not certified" if self.flagged("dependent") else "Certified"
+            lines.append(f"{sure}: the critic's bound ({primary.name}) is {value} {on}, {most}.")
+        return lines
+
+    def baseline_remark(self, nats: float | None) -> str:
+        """Say that a classical estimate is larger than a label's entropy, if it is."""
+        for name, (_, entropy) in self.cleaning.labels.items():
+            if nats is not None and nats > 1.001 * entropy:
+                return f"more than the entropy of {name}, so too high"
+        return ""
+
+    def summary(self, unit: str = "nats") -> str:
+        """Return the result, warnings, read-outs and cleaning as text, in ``nats`` or ``bits``."""
+        factor = unit_factor(unit)
+        lines = [self.sentence(unit), *self.in_other_words(unit)]
+        lines += [f"! {flag.name}: {flag.said(unit)}" for flag in self.flags]
+        lines += ["", *self._how(unit)]
         if self.baselines:
             dependent = self.settings.get("groups") or self.settings.get("blocks")
             how = "no bounds; every row taken as independent" if dependent else "no bounds"
             lines += ["", f"Classical estimates for comparison ({how}), in {unit}:"]
         for name, baseline in self.baselines.items():
             shown = "does not apply" if baseline is None else _number(baseline * factor)
-            lines.append(f"  {name:<17} {shown:>10}")
+            remark = self.baseline_remark(baseline)
+            lines.append(f"  {name:<17} {shown:>10}" + (f"  ({remark})" if remark else ""))
         used, given = self.cleaning.rows_used, self.cleaning.rows_given
         lines += ["", f"Data: {used} of {given} rows; {_split_in_words(self.split)}."]
         lines += [f"  {note}" for note in self.cleaning.notes]
@@ -143,6 +194,8 @@ class Estimate:
             **plain({name: value for name, value in vars(self).items() if name != "nats"}),
             **{name: number(vars(self)[name]) for name in ("standard_error", "lower", "ceiling")},
             "best": None if self.best is None else self.best.plain(factor),
+            "meaning": self.meaning,
+            "flags": [{"name": flag.name, "message": flag.said(unit)} for flag in self.flags],
             "readouts": {
                 name: {
                     "value": number(readout.nats),
@@ -178,9 +231,40 @@ def estimate_of(evaluation: Evaluation, flags: tuple[Flag, ...], **rest: Any) ->
     )
 
 
+def highest_accuracy(nats: float, entropy: float, values: int) -> float:
+    r"""Return the accuracy that no prediction of a label exceeds, by Fano's inequality.
+
+    A prediction that errs with probability e leaves
+    :math:`H(Y) - I(X;Y) \le h(e) + e \log(m - 1)`. The smallest e that satisfies it is found.
+
+    Arguments:
+        nats: Information that the other side has about the label.
+        entropy: The label's entropy in nats.
+        values: The number of its values, m.
+    """
+    special = require_extra("scipy.special", "Fano's inequality", "mi")
+    optimize = require_extra("scipy.optimize", "Fano's inequality", "mi")
+    left = min(entropy, math.log(values)) - nats
+
+    def excess(error: float) -> float:
+        return (
+            float(special.entr(error) + special.entr(1 - error))
+            + error * math.log(values - 1)
+            - left
+        )
+
+    if left <= 0:
+        return 1.0
+    most = 1 - 1 / values
+    return 1 - (most if excess(most) <= 0 else float(optimize.brentq(excess, 0.0, most)))
+
+
+UNITS = ("nats", "bits")
+
+
 def unit_factor(unit: str) -> float:
     """Return the factor from nats to a unit."""
-    check_choice("unit", unit, ("nats", "bits"))
+    check_choice("unit", unit, UNITS)
     return 1 / math.log(2) if unit == "bits" else 1.0
 
 
@@ -219,19 +303,25 @@ def _split_in_words(split: Mapping[str, int]) -> str:
 FLAGS: Mapping[str, str] = read_toml(__file__, "flags.toml")
 
 
-def flag(name: str, **seen: Any) -> Flag:
-    return Flag(name, FLAGS[name].format(**seen))
+def flag(name: str, nats: Mapping[str, float] | None = None, **seen: Any) -> Flag:
+    """Fill in what was seen; the numbers in ``nats`` are information."""
+    texts = []
+    for unit in UNITS:
+        information = {key: value * unit_factor(unit) for key, value in (nats or {}).items()}
+        texts.append(FLAGS[name].format(**seen, **information, unit=unit))
+    return Flag(name, *texts)
 
 
 def evaluation_flags(evaluation: Evaluation, best: BestEstimate | None = None) -> Iterator[Flag]:
     """Yield warnings about the numbers that were read."""
     infonce, ceiling = evaluation.readouts["infonce"], evaluation.ceiling
     if infonce.nats > ceiling - 1:
-        yield flag("saturated", rows=min(evaluation.rows), ceiling=ceiling)
+        yield flag("saturated", {"near": 1.0, "ceiling": ceiling}, rows=min(evaluation.rows))
     if evaluation.ess < 10:
         yield flag("low_ess", ess=evaluation.ess)
     if best is not None and infonce.nats + 3 * infonce.standard_error < best.low:
-        yield flag("disagree", critic=max(infonce.nats, 0), method=best.method, best=best.nats)
+        found = {"critic": max(infonce.nats, 0.0), "best": best.nats}
+        yield flag("disagree", found, method=best.method)
 
 
 def training_flags(
@@ -239,7 +329,10 @@ def training_flags(
 ) -> Iterator[Flag]:
     """Yield warnings about training; ``train`` and ``test`` are InfoNCE on as many rows each."""
     if train - test > 0.5:
-        yield flag("overfit", train=train, test=test)
+        remedy = (
+            "cross-fitting (folds=5) or fewer columns" if len(critics) == 1 else "fewer columns"
+        )
+        yield flag("overfit", {"train": train, "test": test}, remedy=remedy)
     off = [critic.scale for critic in critics if not 0.5 <= critic.scale <= 2]
     # A critic that finds nothing is rightly scaled down to nothing.
     if off and infonce.nats > 3 * infonce.standard_error:
@@ -282,6 +375,6 @@ def size_flags(evaluation: Evaluation, folds: int = 1) -> Iterator[Flag]:
     rows = sum(evaluation.rows)
     remedy = "Add rows." if folds > 1 else "Use cross-fitting (folds=5), or add rows."
     if rows < 200:
-        yield flag("small", rows=rows, ceiling=evaluation.ceiling, remedy=remedy)
+        yield flag("small", {"ceiling": evaluation.ceiling}, rows=rows, remedy=remedy)
     if evaluation.units < min(20, rows):  # fewer units than jackknife groups
         yield flag("few_units", rows=rows, units=evaluation.units, remedy=remedy)
