@@ -12,7 +12,7 @@ from estimates import ESTIMATE
 from flatnce.mi.best import BestEstimate
 from flatnce.mi.page import mi_page
 from flatnce.mi.result import flag, highest_accuracy, p_value_in_words
-from flatnce.mi.studies import Comparison
+from flatnce.mi.studies import Study
 
 
 def answer(**changes):
@@ -65,7 +65,7 @@ def test_nothing_below_zero_is_printed_and_json_says_what_it_clipped(tmp_path):
     page = mi_page(found, tmp_path / "page.html").read_text(encoding="utf-8")
     text = re.sub(r"<[^>]*>", " ", page[page.index("What it means") : page.index("The data")])
     other = replace(classical(), nats=-0.02)
-    table = Comparison({"auto": found, "ksg": other}).table()
+    table = Study(("method",), {("auto",): found, ("ksg",): other}).table()
     for shown in (found.summary(), found._repr_html_(), text, other.sentence(), table):
         assert "0.0" in shown and not re.search(r"[-−]0\.", shown)
     assert found.plain()["estimate"] == 0 and found.plain()["estimate_unclipped"] == -0.3

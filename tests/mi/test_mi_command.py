@@ -31,7 +31,7 @@ def calls(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data.csv").write_text(TABLE)
     estimator = Mock()
-    studies = ("compare", "pairwise", "subsampling_curve")
+    studies = ("compare", "pairwise", "rank", "lags")
     printed = SimpleNamespace(table=lambda unit="nats": f"method  {unit}\nflatnce 4.84")
     for name, result in {"estimate": ESTIMATE, **dict.fromkeys(studies, printed)}.items():
         getattr(estimator, name).return_value = result
@@ -63,7 +63,7 @@ def test_options_reach_the_estimator(calls):
 
 
 def test_blocks_and_encodings_reach_the_reader(calls):
-    typed = ["data.csv", "--x", "visit", "--y", "site", "--encode", "one-hot", "--block", "2"]
+    typed = ["data.csv", "--x", "visit", "--y", "site", "--kind", "mass=category", "--block", "2"]
     assert run(typed) == 0
     ((_, (x, y), options),) = calls
     np.testing.assert_array_equal(x["visit"], [0, 1, 2, 3])
@@ -83,11 +83,26 @@ def test_the_page_has_a_default_name(typed, added):
     assert _with_page(typed) == added
 
 
-def test_pairwise_takes_all_columns_with_numbers(calls, capsys):
-    assert run(["data.csv", "--pairwise"]) == 0
+def test_pairwise_takes_all_columns_with_numbers_and_groups(calls, capsys):
+    assert run(["data.csv", "--pairwise", "--group", "site"]) == 0
     name, (table,), options = calls[0]
-    assert name == "pairwise" and table.shape == (4, 4)
-    assert options["columns"] == ["height (cm)", "mass", "emb_0", "emb_1"]
+    assert name == "pairwise" and list(table) == ["height (cm)", "mass", "emb_0", "emb_1"]
+    assert options["groups"].tolist() == [0, 0, 1, 1]
+    assert "Kinds: " in capsys.readouterr().out
+
+
+def test_ranking_takes_the_columns_of_x_and_all_of_y(calls):
+    assert run(["data.csv", "--y", "emb_*", "--x", "mass,site", "--rank", "--block", "2"]) == 0
+    name, (columns, target), options = calls[0]
+    assert name == "rank" and list(columns) == ["mass", "site"] and target.shape == (4, 2)
+    assert columns["site"].shape == (4, 2) and options["blocks"] == 2
+
+
+@pytest.mark.parametrize("typed, wanted", [("-2..1", [-2, -1, 0, 1]), ("0,3", [0, 3])])
+def test_lags_are_a_range_or_a_list(calls, typed, wanted):
+    assert run(["data.csv", "--x", "mass", "--y", "emb_0", "--lags", typed]) == 0
+    name, (_, _, lags), _ = calls[0]
+    assert name == "lags" and lags == wanted
 
 
 def test_columns_are_listed(calls, capsys):
@@ -103,15 +118,16 @@ def test_columns_are_listed(calls, capsys):
     "typed, code, words",
     [
         (["data.csv"], 2, "--x 'height (cm)' --y mass"),
-        (["data.csv", "--x", "site", "--y", "mass"], 2, "--encode one-hot"),
+        (["data.csv", "--x", "mass", "--y", "emb_0", "--kind", "mass=x"], 2, "--kind"),
+        (["data.csv", "--x", "mass", "--y", "emb_0", "--lags", "1.."], 2, "give -10..10"),
         (["data.csv", "--x", "mass", "--y", "mass"], 2, "both hold 'mass'"),
         (["dta.csv", "--x", "mass"], 1, "did you mean 'data.csv'?"),
         ([".", "--x", "mass"], 1, "folder"),
         (["--x", "mass"], 2, "name a file"),
         (["a", "b", "c"], 2, "3 files"),
-        (["data.csv", "--curve", "--pairwise"], 2, "one at a time"),
-        (["data.csv", "--curve", "--report"], 2, "--report"),
-        (["data.csv", "--pairwise", "--x", "mass", "--group", "site"], 2, "leave out --y, --gro"),
+        (["data.csv", "--rank", "--pairwise"], 2, "one at a time"),
+        (["data.csv", "--compare", "auto", "--report"], 2, "--report"),
+        (["data.csv", "--pairwise", "--y", "mass"], 2, "leave out --y"),
         (["data.csv", "--x", "mass", "--y", "emb_0", "--rows", "0"], 2, "--rows 0 must be at"),
     ],
 )
@@ -187,13 +203,21 @@ def test_methods_are_compared_in_one_table(data, capsys):
     assert main([*HEIGHT, "--compare", "infonce,cca", *TINY]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert shown[0].startswith("method") and shown[1].startswith("infonce")
-    assert "no bound" in shown[2]
+    assert shown[2].split()[2:] == ["–"] * 3
 
 
-def test_the_curve_goes_to_infinitely_many_rows(data, capsys):
-    typed = ["mi", "data.csv", "--x", "Noise, dB", "--y", "emb_0", "--curve"]
-    assert main([*typed, "--critic=dot", *TINY]) == 0
+def test_studies_have_pages_with_pictures(data, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    rank = ["mi", "data.csv", "--y", "emb_1", "--rank", "--report", "rank.html", *TINY]
+    assert main(rank) == 0
     shown = capsys.readouterr().out
-    assert "infinitely many rows" in shown and "(--cv 5)" in shown
-    assert main([*typed, "--rows", "300"]) == 2
-    assert "--curve needs at least 400 rows" in capsys.readouterr().err
+    assert shown.startswith("column ") and "the page: rank.html" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    assert main(["mi", "data.csv", "--pairwise", "--report", "pairs.html", "--json", *TINY]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert len(said["result"]["rows"]) == 6 and said["page"] == "pairs.html"
+    lags = ["--x", "emb_0", "--y", "emb_1", "--lags", "-1..1", "--report", "lags.html"]
+    assert main(["mi", "data.csv", *lags, "--block", "5", *TINY]) == 0
+    for page in ("rank.html", "pairs.html", "lags.html"):
+        with open(page, encoding="utf-8") as file:
+            assert "chart-study" in file.read()

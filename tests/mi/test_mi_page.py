@@ -31,9 +31,12 @@ def words_of(html):
 def html(tmp_path_factory):
     return page_of(
         tmp_path_factory.mktemp("page"),
-        x_names=("height (cm)", "a<b"),
-        y_names=tuple(f"emb_{i}" for i in range(40)),
-        notes=("y is all other columns.",),
+        data={
+            "x": ("height (cm)", "a<b"),
+            "y": tuple(f"emb_{i}" for i in range(40)),
+            "kinds": "Kinds: number (a<b).",
+            "notes": ("y is all other columns.",),
+        },
         environment=ENVIRONMENT,
     )
 
@@ -63,7 +66,7 @@ def test_every_read_out_says_whether_it_is_a_bound(words):
 def test_data_settings_and_origin_are_shown(words):
     assert "988 of 1,000 rows were used." in words and "12 rows had missing cells." in words
     assert "2 columns of x: height (cm), a<b" in words and "emb_23 and 16 more" in words
-    assert "y is all other columns." in words
+    assert "y is all other columns." in words and "Kinds: number (a<b)." in words
     assert "batch_size 256" in words and "pool not set" in words
     assert "flatnce mi 'my data.csv' --x 'emb_*'" in words and "Python 3.11.2" in words
 

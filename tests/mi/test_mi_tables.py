@@ -10,7 +10,7 @@ pd = pytest.importorskip("pandas", reason="needs pandas: pip install 'flatnce[mi
 pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'flatnce[mi]'")
 
 from flatnce.mi import tables as module
-from flatnce.mi.tables import describe_columns, read_table, read_tables, select
+from flatnce.mi.tables import describe_columns, encode, read_tables, select
 
 NAMES = ["age", "height (cm)", "mass, kg", "emb_0", "emb_1", "emb_2", "city"]
 
@@ -136,40 +136,113 @@ def test_columns_are_described(people, text_file):
 
 
 def test_one_table_holds_all_numbers_or_the_chosen_columns(people, text_file):
-    table, notes = read_table(people)
-    assert list(table)[:2] == ["Height (cm)", "Mass, kg"] and table.shape == (5, 6)
-    assert "The table is all columns that hold numbers" in notes[0]
-    table, notes = read_table(people, "emb_*", rows=2)
-    assert table.shape == (2, 2) and notes == ("2 of 5 rows were taken at random (seed 0).",)
+    tables = read_tables([people], alone=True, group="emb_1")
+    assert list(tables.x)[:2] == ["Height (cm)", "Mass, kg"] and tables.x.shape == (5, 5)
+    assert "The table is all other columns that hold numbers" in tables.notes[0]
+    tables = read_tables([people], x="emb_*", alone=True, rows=2)
+    assert tables.x.shape == (2, 2)
+    assert tables.notes == ("2 of 5 rows were taken at random (seed 0).",)
     with pytest.raises(ValueError, match="no columns with numbers"):
-        read_table(text_file("u,v\nx,y\nz,w\n"))
+        read_tables([text_file("u,v\nx,y\nz,w\n")], alone=True)
+
+
+# --- Kinds ---------------------------------------------------------------------------------------
+
+
+def test_words_become_categories_and_missing_cells_stay_missing(people):
+    tables = read_tables([people], x="city,emb_1", y="emb_0")
+    assert list(tables.x) == ["city=Lyon", "city=Oslo", "city=Paris, France", "emb_1"]
+    assert list(tables.parts[0]) == ["city", "emb_1"]
+    equal(tables.x.iloc[[0, 1, 2, 4], :3], np.eye(3)[[0, 1, 2, 0]])
+    assert np.isnan(tables.x.iloc[3, :3]).all()
+    assert "category of 3 values ('city')" in tables.kinds
+    tables = read_tables([people], x="city", y="emb_0", kinds="city=ordinal", group="smoker")
+    equal(tables.x["city"], [0, 1, 2, np.nan, 0])
+    assert "ordinal, Lyon = 0, Oslo = 1" in tables.kinds
+    equal(tables.group, [1, 0, 0, 1, 1])
+
+
+def test_numbers_are_categories_if_one_says_so(text_file):
+    path = text_file("code,b\n" + "".join(f"{k % 3},{k}\n" for k in range(9)))
+    tables = read_tables([path], x="code", y="b", kinds={"code": "category"})
+    equal(tables.x, np.eye(3)[np.arange(9) % 3])
+    assert "category of 3 values ('code')" in tables.kinds
 
 
 @pytest.mark.parametrize(
-    "column, words",
-    [("city", "'Lyon'"), ("city", "--encode one-hot"), ("Visit date", "2024-01-05")],
+    "values, kind, period",
+    [
+        ([0, 90, 180, 350], "circular", 360),
+        ([-170, 0, 90, 179], "circular", 360),
+        ([0, 6, 12, 23], "circular:24", 24),
+        ([1, 4, 12, 7], "circular:12", 12),
+    ],
 )
-def test_words_and_dates_are_refused_unless_encoded(people, column, words):
-    message = refusal(people, column, "emb_0")
-    assert "--encode" in message and column in message and words in message
+def test_angles_become_points_on_a_circle(values, kind, period):
+    table = encode(pd.DataFrame({"angle": values, "z": 1.5}, index=list("abcd")), {"angle": kind})
+    turns = 2 * np.pi * np.array(values) / period
+    assert list(table) == ["angle (cos)", "angle (sin)", "z"] and list(table.index) == list("abcd")
+    np.testing.assert_allclose(table.iloc[:, 0], np.cos(turns))
+    np.testing.assert_allclose(table.iloc[:, 1], np.sin(turns))
 
 
-def test_words_become_numbers_and_missing_cells_stay_missing(people):
-    tables = read_tables([people], x="city", y="emb_0", encode="one-hot")
-    assert list(tables.x) == ["city=Lyon", "city=Oslo", "city=Paris, France"]
-    equal(tables.x.iloc[[0, 1, 2, 4]], np.eye(3)[[0, 1, 2, 0]])
-    assert np.isnan(tables.x.iloc[3]).all()
-    assert "'city' holds words" in tables.notes[0]
-    tables = read_tables([people], x="city", y="emb_0", encode="ordinal", group="smoker")
-    equal(tables.x["city"], [0, 1, 2, np.nan, 0])
-    assert "Lyon = 0, Oslo = 1" in tables.notes[0]
-    equal(tables.group, [1, 0, 0, 1, 1])
+@pytest.mark.parametrize("values", [[0, 6, 12, 23], [0, 90, 180, 200], [0, 100, 400, 700]])
+def test_a_period_is_not_guessed_from_values_that_do_not_fill_a_circle(values):
+    with pytest.raises(ValueError, match=r"'angle' has values from 0 .*--kind angle=circular:360"):
+        encode(pd.DataFrame({"angle": values}), {"angle": "circular"})
+
+
+def test_a_column_that_looks_like_an_angle_is_a_number_unless_one_says_otherwise(text_file):
+    path = text_file("angle,b\n" + "".join(f"{10 * k}.5,{k}.5\n" for k in range(36)))
+    tables = read_tables([path], x="angle", y="b")
+    assert list(tables.x) == ["angle"] and tables.kinds == "Kinds: number ('angle', 'b')."
+
+
+def test_kinds_are_said_in_one_line(text_file):
+    random = np.random.default_rng(0)
+    table = pd.DataFrame({"children": random.integers(0, 5, 99), "sex": np.arange(99) % 2})
+    table["rain"] = np.where(random.random(99) < 0.6, 0.0, random.random(99).round(3))
+    for name in ("a", "b", "c", "d", "e"):
+        table[name] = random.normal(size=99).round(3)
+    table["day"] = pd.date_range("2024-01-01", periods=99).astype(str)
+    table["site"] = ["u", "v", "w"] * 33
+    tables = read_tables([text_file(table.to_csv(index=False))], x="children:e", y="day,site")
+    share = (table["rain"] == 0).mean()
+    wanted = [
+        "whole number, 5 values ('children')",
+        "two values ('sex')",
+        f"number, {share:.0%} of them 0 ('rain')",
+        "number ('a', 'b', 'c' and 2 more)",
+        "date in days since the first ('day')",
+        "category of 3 values ('site')",
+    ]
+    assert tables.kinds == f"Kinds: {'; '.join(wanted)}."
+
+
+@pytest.mark.parametrize(
+    "kinds, words",
+    [
+        ("b=hot", r"kind='hot' is unknown"),
+        ("bb=category", r"--kind 'bb'.*no such column"),
+        ("c=number", r"'c' holds words: row 1 of the data holds 'u', which is not a number"),
+        ("b=date", r"'b' holds number: .* not a date.*--kind b=category"),
+        ("b=circular:x", r"--kind b=circular:360"),
+    ],
+)
+def test_kinds_that_make_no_sense_are_refused(text_file, kinds, words):
+    with pytest.raises(ValueError, match=words):
+        read_tables([text_file("a,b,c\n1,2,u\n4,5,v\n")], x="a", y="b,c", kinds=kinds)
+
+
+def test_too_many_words_are_no_category(text_file):
+    path = text_file("a,b\n" + "".join(f"word {k},{k}\n" for k in range(51)))
+    assert "--kind a=ordinal" in refusal(path)
 
 
 @pytest.mark.parametrize(
     "dates, values, words",
     [
-        (["2024-01-05", "2024-01-06", "2024-02-10"], [0, 1, 36], "days since the first."),
+        (["2024-01-05", "2024-01-06", "2024-02-10"], [0, 1, 36], "days since the first"),
         (["2024-01-01 10:00:00", "2024-01-01 10:01:30"], [0, 90], "seconds since"),
         (["01/02/2024", "13/02/2024", "20/02/2024"], [0, 12, 19], "days since"),
         (["1/31/24", "2/1/24"], [0, 1], "days since"),
@@ -177,15 +250,15 @@ def test_words_become_numbers_and_missing_cells_stay_missing(people):
         (["2024-03-04T00:00:00+02:00", "2024-03-05T00:00:00Z"], [0, 93_600], "seconds since"),
         (["2024-03-04", "2024-03-09 12:00"], [0, 5.5], "days since"),
         (["3 March 2024", "5 March 2024"], [0, 2], "days since"),
-        (["10:30", "11:45"], [0, 4_500], "seconds since the first."),
-        (["01/02/2024", "03/02/2024"], [0, 60], "either order; the month was read first"),
+        (["10:30", "11:45"], [0, 4_500], "seconds since the first"),
+        (["01/02/2024", "03/02/2024"], [0, 60], "the month read before the day, which is a guess"),
     ],
 )
 def test_dates_become_the_time_since_the_first(text_file, dates, values, words):
     path = text_file("t;y\n" + "".join(f"{date};{i}\n" for i, date in enumerate(dates)))
-    tables = read_tables([path], x="t", y="y", encode="one-hot")
+    tables = read_tables([path], x="t", y="y")
     np.testing.assert_allclose(tables.x["t"], values)
-    assert words in tables.notes[0] and ("either" in words) == ("either" in tables.notes[0])
+    assert words in tables.kinds and ("guess" in words) == ("guess" in tables.kinds)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +307,7 @@ def test_parquet_is_read_by_column(tmp_path):
         "late": [np.nan] * 3,
     }
     pd.DataFrame(columns).to_parquet(path)
-    tables = read_tables([path], x="a,f,s,d,late", y="day,w", encode="ordinal")
+    tables = read_tables([path], x="a,f,s,d,late", y="day,w", kinds="w=ordinal")
     nan = np.nan
     equal(tables.x, [[1, 1, 1, 60, nan], [2, nan, nan, nan, nan], [nan, 0, 2.5, 2, nan]])
     equal(tables.y, [[0, 0], [2, 1], [nan, 0]])
@@ -349,7 +422,6 @@ LETTERS = "a,b,c\n1,2,u\n4,5,\n"
         ("a\n1\n2\n", {"x": None, "y": None}, "second file"),
         ("emb_0,emb_1,b\n1,2,3\n4,5,6\n", {"x": "emb_*", "y": "emb_1:b"}, "'emb_1'"),
         ("a,b,a\n1,2,3\n4,5,6\n", {}, "columns 0 and 2"),
-        (LETTERS, {"encode": "hot"}, "encode='hot' is unknown"),
         (LETTERS, {"rows": 0}, "rows=0"),
         (LETTERS, {"block": 1}, "block=1"),
         (LETTERS, {"group": "b", "block": 2}, "only one of them"),

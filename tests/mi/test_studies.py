@@ -1,6 +1,8 @@
-"""Studies: methods side by side, every two columns, growing samples."""
+"""Studies: methods side by side, every two columns, rankings, lags."""
 
 import dataclasses
+import functools
+import itertools
 import json
 import math
 from unittest.mock import Mock
@@ -27,10 +29,9 @@ def comparison():
 
 
 def test_methods_are_compared_on_one_split(comparison):
-    assert list(comparison.estimates) == ["auto", "flatnce", "ksg"]
+    assert [names for (names,) in comparison.estimates] == ["auto", "flatnce", "ksg"]
     assert [row["method"] for row in comparison.rows] == ["auto", "flatnce", "ksg"]
-    assert [row["is_bound"] for row in comparison.rows] == [True, True, False]
-    auto, alone = comparison.estimates["auto"], mi.estimate(*pairs(), baselines=False, **QUICK)
+    auto, alone = comparison.estimates["auto",], mi.estimate(*pairs(), baselines=False, **QUICK)
     assert auto.nats == alone.nats and auto.baselines == {}
 
 
@@ -38,11 +39,11 @@ def test_the_table_shows_a_dash_for_what_is_not_given(comparison):
     lines = comparison.table().splitlines()
     assert lines[0].split()[:2] == ["method", "nats"]
     (ksg,) = [line for line in lines if line.startswith("ksg")]
-    assert ksg.split()[2:6] == ["–"] * 4 and "no bound" in ksg and "no_limit" not in ksg
-    auto = comparison.estimates["auto"]
-    assert lines[1].split()[1] == f"{auto.nats:.3f}" and "lower bound" in lines[1]
+    assert ksg.split()[2:] == ["–"] * 3 and "no_limit (1)" in lines[-1]
+    auto = comparison.estimates["auto",].best.nats
+    assert lines[1].split()[1] == f"{auto:.3f}"
     bits = comparison.table("bits").splitlines()[1]
-    assert bits.split()[1] == f"{auto.bits:.3f}"
+    assert bits.split()[1] == f"{auto / math.log(2):.3f}"
 
 
 # --- Every two columns ---------------------------------------------------------------------------
@@ -60,72 +61,107 @@ def found_pairs():
 
 
 def test_every_pair_is_estimated_and_the_matrix_is_symmetric(found_pairs):
-    assert set(found_pairs.estimates) == {(0, 1), (0, 2), (1, 2)}
-    for matrix in (found_pairs.matrix, found_pairs.lower):
-        assert np.isnan(matrix.diagonal()).all()
-        np.testing.assert_array_equal(matrix, matrix.T)
-    assert found_pairs.matrix[0, 1] == found_pairs.estimates[0, 1].nats
+    assert set(found_pairs.estimates) == {*itertools.combinations(found_pairs.columns, 2)}
+    matrix = found_pairs.matrix
+    assert np.isnan(matrix.diagonal()).all()
+    np.testing.assert_array_equal(matrix, matrix.T)
+    assert matrix[0, 1] == found_pairs.estimates["height", "weight"].best.nats
     assert found_pairs.rows[0]["first"] == "height" and found_pairs.rows[0]["second"] == "weight"
     estimates = [row["estimate"] for row in found_pairs.rows]
     assert estimates == sorted(estimates, reverse=True)
 
 
-def with_p_values(values):
-    found = mi.estimate(*pairs(100), baselines=False, steps=1, permutations=19)
-    estimates = {
-        pair: dataclasses.replace(found, p_value=value, nats=float(number))
-        for number, (pair, value) in enumerate(values.items())
-    }
-    return mi.Pairwise(("a", "b", "c"), estimates)
-
-
 def test_p_values_are_corrected_as_holm_does():
-    found = with_p_values({(0, 1): 0.04, (0, 2): 0.01, (1, 2): 0.03})
-    adjusted = {(row["first"], row["second"]): row["p_value_holm"] for row in found.rows}
     # In order 0.01, 0.03, 0.04: times 3, 2, 1, never falling.
-    wanted = {("a", "c"): 0.03, ("b", "c"): 0.06, ("a", "b"): 0.06}
-    assert adjusted == pytest.approx(wanted)
-    large = with_p_values({(0, 1): 0.9, (0, 2): 0.8, (1, 2): 0.7})
-    assert {row["p_value_holm"] for row in large.rows} == {1.0}
+    assert studies._corrected([0.04, 0.01, 0.03])[0] == pytest.approx([0.06, 0.03, 0.06])
+    assert studies._corrected([0.9, 0.8, 0.7])[0].tolist() == [1.0] * 3
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_q_values_are_those_of_benjamini_and_hochberg(seed):
+    p_values = (np.random.default_rng(seed).random(17) ** 2).tolist()
+    ranked = sorted(p_values)
+    for own, found in zip(p_values, studies._corrected(p_values)[1], strict=True):
+        later = [ranked[k] * 17 / (k + 1) for k in range(17) if ranked[k] >= own]
+        assert found == pytest.approx(min(*later, 1.0))
+
+
+def test_what_is_not_certified_has_no_p_value_and_counts_as_one():
+    found = mi.estimate(*pairs(100), baselines=False, steps=1, permutations=19)
+    nan = dataclasses.replace(found, p_value=math.nan)
+    both = {("a",): dataclasses.replace(found, p_value=0.02), ("b",): nan}
+    rows = {row["column"]: row for row in mi.Study(("column",), both).rows}
+    assert rows["a"]["p_value_holm"] == pytest.approx(0.04) and math.isnan(rows["b"]["q_value"])
+    lines = mi.Study(("column",), both).table().splitlines()
+    assert next(line for line in lines if line[0] == "b").split()[-3:] == ["–"] * 3
 
 
 def test_pairs_as_text_and_json(found_pairs):
     lines = found_pairs.table().splitlines()
-    assert len(lines) == 4 and lines[1].split()[:2] == ["height", "weight"]
-    assert len(found_pairs.table("bits", most=1).splitlines()) == 2
+    assert lines[1].split()[:2] == ["height", "weight"] and lines[4].startswith("Flags (of 3)")
+    assert max(map(len, lines[:4])) <= 80
+    assert len(found_pairs.table("bits", most=1).splitlines()) == 3
     plain = json.loads(json.dumps(found_pairs.plain("bits"), allow_nan=False))
-    assert plain["columns"] == ["height", "weight", "luck"] and len(plain["pairs"]) == 3
     top = found_pairs.rows[0]
-    assert plain["pairs"][0]["estimate"] == pytest.approx(top["estimate"] / math.log(2))
-    assert plain["pairs"][0]["p_value"] == top["p_value"]
+    assert plain["rows"][0]["estimate"] == pytest.approx(top["estimate"] / math.log(2))
+    assert plain["rows"][0]["p_value"] == top["p_value"] and len(plain["rows"]) == 3
+
+
+# --- One column after the other ------------------------------------------------------------------
+
+
+def test_a_ranking_is_the_estimates_of_the_columns_with_the_largest_first():
+    values = table(300)
+    found = mi.rank(values[:, 1:], values[:, 0], ["weight", "luck"], **QUICK)
+    assert [row["column"] for row in found.rows] == ["weight", "luck"]
+    alone = mi.estimate(values[:, 1], values[:, 0], baselines=False, **QUICK)
+    top = found.rows[0]
+    assert top["estimate"] == pytest.approx(alone.best.nats) and top["low"] <= top["estimate"]
+    assert top["p_value_holm"] == 2 * top["p_value"] < found.rows[1]["p_value"]
+
+
+def test_a_category_of_several_columns_is_ranked_as_one():
+    codes = np.random.default_rng(0).integers(0, 3, 200)
+    names = {"site": np.eye(3)[codes], "luck": table(200)[:, 2]}
+    found = mi.rank(names, codes + 0.1 * table(200)[:, 0], **QUICK)
+    assert [row["column"] for row in found.rows] == ["site", "luck"]
+
+
+def test_scikit_learn_selects_features_by_the_score():
+    selection = pytest.importorskip("sklearn.feature_selection", reason="needs scikit-learn")
+    values = table(120)
+    label = np.where(values[:, 0] > 0, "tall", "short")
+    score = functools.partial(mi.score_func, **QUICK)
+    chosen = selection.SelectKBest(score, k=1).fit(values[:, 1:], label)
+    assert chosen.get_support().tolist() == [True, False]
+    assert chosen.scores_[0] > chosen.scores_[1] and chosen.pvalues_.shape == (2,)
+
+
+# --- Lags ----------------------------------------------------------------------------------------
+
+
+def test_the_lag_at_which_one_series_follows_the_other_is_found():
+    drive = np.random.default_rng(0).normal(size=303)
+    x, y = drive[3:], drive[:-3] + 0.3 * np.random.default_rng(1).normal(size=300)
+    found = mi.lags(x, y, [-3, 0, 3], independent=True, **QUICK)  # y is x three rows earlier
+    assert [row["lag"] for row in found.rows] == ["-3", "0", "3"]
+    assert max(found.rows, key=lambda row: row["estimate"])["lag"] == "3"
+    assert found.rows[2]["p_value_holm"] < 0.05 < found.rows[0]["p_value"]
+
+
+def test_partners_at_a_lag_are_rows_of_one_group(told):
+    x, labels = np.arange(240.0), np.repeat(np.arange(3), 80)
+    (back, ahead), groups = told(mi.lags, x, x, [-2, 1], groups=labels)
+    for (first, second), lag, own in zip((back, ahead), (-2, 1), groups, strict=True):
+        np.testing.assert_array_equal(second, first + lag)
+        assert (first // 80 == second // 80).all() and (own == first[:, 0] // 80).all()
+        assert len(first) == 240 - 3 * abs(lag)
 
 
 def changed(column, value):
     values = table()
     values[:, column] = value
     return values
-
-
-# --- Growing samples -----------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def curve():
-    return mi.subsampling_curve(*pairs(400), parts=(1, 2, 4), **QUICK)
-
-
-def test_the_curve_has_a_point_for_every_size(curve):
-    assert [(rows, count) for rows, _, _, count in curve.points] == [(100, 4), (200, 2), (400, 1)]
-    assert curve.points[-1][1] == curve.whole.nats
-    assert curve.whole.cleaning.rows_given == 400
-
-
-def test_the_line_is_that_of_weighted_least_squares():
-    points = [(100, 0.5 - 2 / 100, 0.1, 4), (200, 0.5 - 2 / 200, 0.05, 2), (400, 0.495, 0.02, 1)]
-    intercept, error, slope = studies._line(points)
-    assert (intercept, slope) == pytest.approx((0.5, -2.0))
-    design = np.array([[1 / e, 1 / n / e] for n, _, e, _ in points])
-    assert error == pytest.approx(np.linalg.inv(design.T @ design)[0, 0] ** 0.5)
 
 
 @pytest.fixture
@@ -142,46 +178,27 @@ def told(monkeypatch):
     return study
 
 
-@pytest.mark.parametrize("choices, consecutive", [({"blocks": 5}, True), ({}, False)])
-def test_parts_of_a_series_are_stretches_of_it(told, choices, consecutive):
-    x, y = np.arange(400.0), np.random.default_rng(0).normal(size=400)
-    parts, _ = told(mi.subsampling_curve, x, y, parts=(1, 2, 4), **choices)
-    rows = [part[:, 0] for part, _ in parts]
-    assert sorted(np.concatenate(rows)) == x.tolist() and len(rows) == 4
-    assert [bool((np.diff(part) == 1).all()) for part in rows] == [consecutive] * 4
-
-
 def test_rows_of_a_group_stay_together_in_every_study(told):
-    x, labels = np.arange(480.0), np.repeat(np.arange(60), 8)
-    parts, groups = told(mi.subsampling_curve, x, x, (1, 2, 3), groups=labels)
-    for (part, _), own in zip(parts, groups, strict=True):
-        assert (own == part[:, 0] // 8).all()
-        assert (np.unique(own, return_counts=True)[1] == 8).all()
-    assert len(np.unique(np.concatenate(groups))) == 60
+    labels = np.repeat(np.arange(60), 8)
     _, groups = told(mi.pairwise, np.random.default_rng(0).normal(size=(480, 3)), groups=labels)
     assert len(groups) == 3 and all((own == labels).all() for own in groups)
-
-
-def curve_of(*given, **choices):
-    return mi.subsampling_curve(*(given or pairs()), **choices)
 
 
 REFUSED = {
     "one name": (lambda: mi.compare(*pairs(), methods="auto"), "give a list of names"),
     "no names": (lambda: mi.compare(*pairs(), methods=[]), "give a list of names"),
     "unknown": (lambda: mi.compare(*pairs(), ["auto", "flatnec"]), "did you mean 'flatnce'"),
-    "a vector": (lambda: mi.pairwise(table()[:, 0]), r"shape \(200, 1\).*at least two columns"),
+    "a vector": (lambda: mi.pairwise(table()[:, 0]), "at least two columns"),
     "names": (lambda: mi.pairwise(table(), ["a", "b"]), "names 2 of 3 columns"),
     "classical": (lambda: mi.pairwise(table(), method="ksg"), "method='ksg' gives no limits"),
     "constant": (lambda: mi.pairwise(changed(1, 3.0), ["a", "b", "c"]), "one value only in b"),
     "infinite": (lambda: mi.pairwise(changed(2, np.inf)), "infinite values.* in column 2"),
     "missing": (lambda: mi.pairwise(changed(0, np.nan)), "fewer than 50 values.* in column 0"),
-    "unit": (lambda: with_p_values({(0, 1): 0.5}).table("dits"), "choose one of nats, bits"),
-    "few parts": (lambda: curve_of(parts=(1, 2)), "at least two more"),
-    "no whole": (lambda: curve_of(parts=(2, 3, 4)), "give 1 and"),
-    "small parts": (lambda: curve_of(parts=(1, 2, 7)), "needs at least 350 rows"),
-    "lengths": (lambda: curve_of(pairs()[0], pairs()[1][1:]), "300 rows and y 299"),
-    "groups": (lambda: curve_of(parts=(1, 2, 3), groups=[1, 2]), r"shape \(2,\)"),
+    "unit": (lambda: mi.Study(("lag",), {}).table("dits"), "choose one of nats, bits"),
+    "no lags": (lambda: mi.lags(*pairs(), []), "give some that leave 50 of 300 rows"),
+    "long lags": (lambda: mi.lags(*pairs(), [0, -251]), "give some that leave 50 of 300"),
+    "lengths": (lambda: mi.lags(pairs()[0], pairs()[1][1:], [0]), "300 rows and y 299"),
+    "same names": (lambda: mi.rank(table(), table()[:, 0], list("aab")), "names 2 of 3 columns"),
 }
 
 

@@ -39,6 +39,7 @@ def test_the_command_prints_what_the_page_shows(
     page, typed, printed, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
     # The first block of a page writes the file that its commands read.
     exec(PYTHON.search((DOCS / page).read_text(encoding="utf-8"))[1], {})
     main(shlex.split(typed))

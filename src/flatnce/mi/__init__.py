@@ -36,11 +36,13 @@ if TYPE_CHECKING:
     from flatnce.mi.representation import embedding_information as embedding_information
     from flatnce.mi.result import Estimate as Estimate
     from flatnce.mi.result import Flag as Flag
-    from flatnce.mi.studies import Comparison as Comparison
-    from flatnce.mi.studies import Curve as Curve
     from flatnce.mi.studies import Pairwise as Pairwise
+    from flatnce.mi.studies import Study as Study
     from flatnce.mi.studies import compare as compare
+    from flatnce.mi.studies import lags as lags
     from flatnce.mi.studies import pairwise as pairwise
-    from flatnce.mi.studies import subsampling_curve as subsampling_curve
+    from flatnce.mi.studies import rank as rank
+    from flatnce.mi.studies import score_func as score_func
+    from flatnce.mi.tables import encode as encode
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

@@ -16,7 +16,7 @@ from flatnce.environment import environment, plain
 from flatnce.messages import say
 
 # Arguments of the Python functions in messages whose options have other names.
-OPTION_OF_ARGUMENT = {"folds": "cv", "blocks": "block", "groups": "group", "parts": "curve"}
+OPTION_OF_ARGUMENT = {"folds": "cv", "blocks": "block", "groups": "group", "kinds": "kind"}
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class MiOptions:
     cv: Annotated[int, tyro.conf.arg(metavar="FOLDS")] = 1
     # What is done to columns first, fitted on the training part.
     transform: Literal["copula", "standard", "none"] = "copula"
-    # Turn words and dates into numbers: one-hot or ordinal.
-    encode: Literal["one-hot", "ordinal"] | None = None
+    # What columns hold, if not what they look like: site=category,wind=circular:360 ...
+    kind: Annotated[str | None, tyro.conf.arg(metavar="COLUMN=KIND")] = None
     # A column whose equal values keep rows together in a split.
     group: Annotated[str | None, tyro.conf.arg(metavar="COLUMN")] = None
     # Keep rows in time order together in blocks of this many rows; auto: by their memory.
@@ -60,8 +60,10 @@ class MiOptions:
     report: Annotated[str | None, tyro.conf.arg(metavar="PATH")] = None
     # Compare methods, separated by commas, in one table.
     compare: Annotated[str | None, tyro.conf.arg(metavar="METHODS")] = None
+    rank: bool = False  # Rank the columns of x by what each says about y.
     pairwise: bool = False  # Every column of the table against every other.
-    curve: bool = False  # Estimates from parts of the rows, extrapolated to more rows.
+    # Pair x with y so many rows later: -10..10, or 0,1,7.
+    lags: Annotated[str | None, tyro.conf.arg(metavar="ROWS")] = None
     list_columns: bool = False  # List the columns of a file, and stop.
     json: bool = False  # Print JSON and nothing else.
 
@@ -72,18 +74,16 @@ class MiOptions:
 
     def reading(self) -> dict[str, Any]:
         """How files are read."""
-        names = ("encode", "rows", "seed")
-        return {name: getattr(self, name) for name in names} | {"header": not self.no_header}
+        names = ("x", "y", "group", "block", "rows", "seed")
+        given = {name: getattr(self, name) for name in names}
+        return given | {"kinds": self.kind, "header": not self.no_header, "alone": self.pairwise}
 
     def settings(self) -> dict[str, Any]:
         """The arguments of the estimator."""
         names = ("method", "critic", "transform", "independent", "seed", "device", "permutations")
-        optional = {"batch_size": self.batch_size, "steps": self.steps, "rate": self.rate}
-        return {
-            **{name: getattr(self, name) for name in names},
-            **{name: value for name, value in optional.items() if value is not None},
-            "folds": self.cv,
-        }
+        given = {name: getattr(self, name) for name in (*names, "batch_size", "steps", "rate")}
+        given["folds"] = self.cv
+        return {name: value for name, value in given.items() if value is not None}
 
 
 def run(arguments: list[str]) -> int:
@@ -96,10 +96,8 @@ def run(arguments: list[str]) -> int:
     _check(options)
     if options.list_columns:
         _list_columns(options)
-    elif options.pairwise:
-        _pairwise(options)
     else:
-        _two_tables(options)
+        _estimate(options)
     return 0
 
 
@@ -107,6 +105,9 @@ def _with_page(arguments: list[str]) -> list[str]:
     """Add the default name after ``--report`` unless the name of a page follows it."""
     given: list[str] = []
     for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        if given and given[-1] == "--lags":  # negative lags are not options
+            given[-1] += f"={argument}"
+            continue
         given.append(argument)
         if argument == "--report" and not following.lower().endswith((".html", ".htm")):
             given.append("mi.html")
@@ -117,35 +118,40 @@ def _check(options: MiOptions) -> None:
     modes = {
         "--list-columns": options.list_columns,
         "--pairwise": options.pairwise,
+        "--rank": options.rank,
+        "--lags": options.lags is not None,
         "--compare": options.compare is not None,
-        "--curve": options.curve,
     }
     asked = [name for name, on in modes.items() if on]
     if len(asked) > 1:
         raise ValueError(f"{' and '.join(asked)} are different questions; ask one at a time")
-    if options.report is not None and asked:
-        raise ValueError(f"--report is the page of one estimate; leave it out with {asked[0]}")
+    if options.report is not None and asked in (["--compare"], ["--list-columns"]):
+        raise ValueError(f"--report writes no page of {asked[0]}; leave one of them out")
     if not options.files:
         raise ValueError("name a file: `flatnce mi sample --x height,weight --y income`")
-    others = (options.y, options.group, options.block)
-    if options.pairwise and (len(options.files) != 1 or others != (None, None, None)):
-        raise ValueError("--pairwise takes one file and --x; leave out --y, --group and --block")
+    if options.pairwise and (len(options.files) != 1 or options.y is not None):
+        raise ValueError("--pairwise takes one file and --x; leave out --y")
 
 
-def _two_tables(options: MiOptions) -> None:
+def _lags(typed: str) -> list[int]:
+    """The lags of ``-10..10`` (both ends included) or of ``0,1,7``."""
+    first, between, last = typed.partition("..")
+    try:
+        return [*range(int(first), int(last) + 1)] if between else [*map(int, typed.split(","))]
+    except ValueError as error:
+        raise ValueError(f"--lags {typed}: give -10..10, or numbers such as 0,1,7") from error
+
+
+def _estimate(options: MiOptions) -> None:
     from flatnce import mi
     from flatnce.mi.tables import read_tables
 
-    tables = read_tables(
-        options.files,
-        x=options.x,
-        y=options.y,
-        group=options.group,
-        block=options.block,
-        **options.reading(),
-    )
-    x, y = tables.x, tables.y
-    data = {"x": list(x), "y": list(y), "notes": tables.notes}
+    shifts = [] if options.lags is None else _lags(options.lags)
+    tables = read_tables(options.files, **options.reading())
+    data: dict[str, Any] = {
+        name: list(part) for name, part in zip("xy", tables.parts, strict=True)
+    }
+    data |= {"kinds": tables.kinds, "notes": tables.notes}
     with live_line(log=False) as (update, _):
         given = {
             **options.settings(),
@@ -153,62 +159,41 @@ def _two_tables(options: MiOptions) -> None:
             "blocks": tables.block,
             "progress": lambda now: update(_training_progress(now)),
         }
-        if options.curve:
-            _print(mi.subsampling_curve(x, y, **given), options, data)
+        found: Any
+        if options.pairwise:
+            found = mi.pairwise(tables.parts[0], **given)
+        elif options.rank:
+            found = mi.rank(tables.parts[0], tables.y, **given)
+        elif options.lags is not None:
+            found = mi.lags(tables.x, tables.y, shifts, **given)
         elif options.compare is not None:
             del given["method"]
-            _print(mi.compare(x, y, _split(options.compare), **given), options, data)
+            methods = [name.strip() for name in options.compare.split(",")]
+            found = mi.compare(tables.x, tables.y, methods, **given)
         else:
-            _print(mi.estimate(x, y, **given), options, data)
-
-
-def _page(found: Any, options: MiOptions, data: dict[str, Any]) -> Path | None:
-    if options.report is None:
-        return None
-    from flatnce.mi.page import mi_page
-
-    return mi_page(
-        found,
-        options.report,
-        unit=options.unit,
-        x_names=data["x"],
-        y_names=data["y"],
-        notes=data["notes"],
-        environment=environment([options.seed], found.settings.get("device")),
-    )
+            found = mi.estimate(tables.x, tables.y, **given)
+    _print(found, options, data)
 
 
 def _print(found: Any, options: MiOptions, data: dict[str, Any]) -> None:
     """Print an estimate, or a study that has ``table(unit)`` and ``plain(unit)``."""
     estimate = hasattr(found, "summary")
-    page = _page(found, options, data) if estimate else None
+    where = environment([options.seed], found.settings.get("device") if estimate else None)
+    page = None
+    if options.report is not None:
+        from flatnce.mi.page import mi_page, study_page
+
+        write = mi_page if estimate else study_page
+        page = write(found, options.report, unit=options.unit, data=data, environment=where)
     if options.json:
         numbers = found.plain(options.unit)
-        device = found.settings.get("device") if estimate else None
-        whole = {**numbers, "page": page} if estimate else {"result": numbers}
-        where = environment([options.seed], device)
-        print_json(plain({**whole, "data": data, "environment": where}))
+        whole = numbers if estimate else {"result": numbers}
+        print_json(plain({**whole, "page": page, "data": data, "environment": where}))
         return
-    say(as_typed((found.summary if estimate else found.table)(options.unit)))
-    if data["notes"]:
-        say("\n  ".join(["\nReading the data:", *data["notes"]]))
+    text = found.summary(options.unit) if estimate else found.table(options.unit)
+    say("\n".join([as_typed(text), "", data["kinds"], *data["notes"]]))
     if page is not None:
         print(f"\nthe page: {page}")
-
-
-def _pairwise(options: MiOptions) -> None:
-    from flatnce import mi
-    from flatnce.mi.tables import read_table
-
-    table, notes = read_table(options.files[0], options.x, **options.reading())
-    with live_line(log=False) as (update, _):
-        given = {**options.settings(), "progress": lambda now: update(_training_progress(now))}
-        found = mi.pairwise(table, columns=list(table), **given)
-    _print(found, options, {"columns": list(table), "notes": notes})
-
-
-def _split(typed: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in typed.split(",") if part.strip())
 
 
 def _list_columns(options: MiOptions) -> None:

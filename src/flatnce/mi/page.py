@@ -1,18 +1,21 @@
-"""The report page of an estimate: the answer, warnings, all read-outs, training and settings."""
+"""Report pages: of an estimate with all read-outs, training and settings, and of a study."""
 
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from flatnce.mi.result import Estimate, unit_factor
-from flatnce.report.charts import Axis, Line, Reference, line_chart
+from flatnce.mi.studies import Pairwise, Study
+from flatnce.report.charts import COLOURS, Axis, Chart, Line, Reference, line_chart
 from flatnce.report.page import Figure, Page, Paragraph, Section, Table, origin_of, write_page
 from flatnce.toml_files import read_toml
 
 TEXTS = read_toml(__file__, "page.toml")
 
-MOST_NAMES, MOST_POINTS, MOST_FOLDS = 24, 120, 5
+MOST_NAMES, MOST_POINTS, MOST_FOLDS, MOST_BARS, MOST_IN_CELLS = 24, 120, 5, 20, 12
 
 
 def mi_page(
@@ -20,49 +23,129 @@ def mi_page(
     path: str | Path,
     *,
     unit: str = "nats",
-    x_names: Sequence[str] = (),
-    y_names: Sequence[str] = (),
-    notes: Sequence[str] = (),
+    data: Mapping[str, Any] | None = None,
     environment: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write the page of an estimate and return its path."""
+    """Write the page of an estimate and return its path.
+
+    ``data`` has the columns of ``x`` and ``y``, their ``kinds`` in words and ``notes``.
+    """
     shown = estimate.plain(unit)
     settings = [
         (name, "not set" if value is None else str(value))
         for name, value in estimate.settings.items()
     ]
-    data = [f"{estimate.cleaning.rows_used:,} of {estimate.cleaning.rows_given:,} rows were used."]
-    for side, columns in (("x", x_names), ("y", y_names)):
-        more = f" and {len(columns) - MOST_NAMES:,} more" if len(columns) > MOST_NAMES else ""
-        if columns:
-            listed = ", ".join(columns[:MOST_NAMES])
-            data.append(f"{len(columns)} columns of {side}: {listed}{more}.")
+    said = [f"{estimate.cleaning.rows_used:,} of {estimate.cleaning.rows_given:,} rows were used."]
+    said += [*_about(data or {}), *estimate.cleaning.notes]
     parts = [f"{count:,}" for count in estimate.split.values()]
+    split = Table("How the rows were split", list(estimate.split), [parts])
+    options = Table("All settings", ["Setting", "Value"], settings)
     sections = [
         Section("What it means", [*_meaning(estimate, shown), *_flags(estimate, unit)]),
         _read_outs(estimate, shown),
         _training(shown),
-        Section(
-            "The data",
-            [Paragraph(text) for text in (*data, *notes, *estimate.cleaning.notes)],
-            table=Table("How the rows were split", list(estimate.split), [parts]),
-        ),
-        Section(
-            "Settings", table=Table("All settings", ["Setting", "Value"], settings), folded=True
-        ),
+        Section("The data", [Paragraph(text) for text in said], table=split),
+        Section("Settings", table=options, folded=True),
     ]
-    page = Page(
-        "Mutual information of x and y",
-        shown["sentence"],
-        [section for section in sections if section is not None],
-        {
-            "Method": estimate.method,
-            "Seconds": f"{estimate.seconds:,.1f}",
-            **origin_of(environment or {}),
-        },
-    )
+    facts = {"Method": estimate.method, "Seconds": f"{estimate.seconds:,.1f}"}
+    facts |= origin_of(environment or {})
+    known = [section for section in sections if section is not None]
+    return _write(Page("Mutual information of x and y", shown["sentence"], known, facts), path)
+
+
+def _write(page: Page, path: str | Path) -> Path:
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     return write_page(page, Path(path))
+
+
+def _about(data: Mapping[str, Any]) -> list[str]:
+    """What is known about the columns, in sentences."""
+    said = []
+    for side in "xy":
+        columns = data.get(side, ())
+        more = f" and {len(columns) - MOST_NAMES:,} more" if len(columns) > MOST_NAMES else ""
+        if columns:
+            listed = ", ".join(columns[:MOST_NAMES])
+            count = f"{len(columns)} columns" if len(columns) > 1 else "1 column"
+            said.append(f"{count} of {side}: {listed}{more}.")
+    return [*said, *([data["kinds"]] if "kinds" in data else []), *data.get("notes", ())]
+
+
+def study_page(
+    study: Study,
+    path: str | Path,
+    *,
+    unit: str = "nats",
+    data: Mapping[str, Any] | None = None,
+    environment: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write the page of a ranking, of all pairs of columns or of lags, and return its path."""
+    texts, rows = TEXTS["study"][study.header[0]], study.plain(unit)["rows"]
+    names = ("estimate", "low", "high", "lower", "p_value", "p_value_holm", "q_value")
+    cells = []
+    for row in rows:
+        numbers = [_number(row[name]) for name in names]
+        cells.append([*(row[name] for name in study.header), *numbers, ", ".join(row["flags"])])
+    header = [*study.header, unit, "Low", "High", "Certified", "p", "Holm", "q", "Flags"]
+    table = Table(f"All estimates, in {unit}", header, cells, remarks=True)
+    figure = Figure(texts["title"], _study_chart(study, rows, unit), texts["caption"], table)
+    largest = max(rows, key=lambda row: row["estimate"])
+    which = texts["which"].format(**largest)
+    lead = f"The largest of {len(rows)}: {which}, {_number(largest['estimate'])} {unit}"
+    notes = (TEXTS["study"]["numbers"], *study.warnings(unit), *_about(data or {}))
+    said = [Paragraph(note) for note in notes]
+    sections = [Section("Estimates", figures=[figure]), Section("How to read them", said)]
+    return _write(Page(texts["title"], lead, sections, origin_of(environment or {})), path)
+
+
+def _study_chart(study: Study, rows: Sequence[Mapping[str, Any]], unit: str) -> Chart:
+    said = f"Best estimates in {unit}; the table below has all numbers."
+    across = Axis(f"mutual information ({unit})", low=0.0)
+    if study.header == ("lag",):
+        shown = {"best estimate": "estimate", "low": "low", "high": "high", "certified": "lower"}
+        xs = [float(row["lag"]) for row in rows]
+        lines = [
+            Line(label, xs, [row[name] for row in rows], None, number)
+            for number, (label, name) in enumerate(shown.items())
+        ]
+        return line_chart("chart-study", "Information by lag", said, lines, Axis("lag"), across)
+    if isinstance(study, Pairwise):
+        return _matrix_chart(study, unit, said)
+    top, names = rows[:MOST_BARS], ("estimate", "low", "high", "lower")
+    columns, places = [row["column"] for row in top], range(len(top))
+    middle, low, high, sure = np.array([[row[name] for name in names] for row in top], float).T
+
+    def draw(axes: Any) -> list[Any]:
+        reach = [middle - low, high - middle]
+        axes.errorbar(middle, places, xerr=reach, color=COLOURS[0], fmt="o", capsize=3)
+        axes.scatter(sure, places, marker="|", s=120, color=COLOURS[1])
+        axes.set_yticks(places, columns)
+        axes.set_ylim(len(top) - 0.5, -0.5)
+        return []
+
+    points, none = [Line("best estimate", [*map(float, places)], middle.tolist())], Axis("")
+    return Chart("chart-study", "Ranking", said, across, none, points, draw, "forest", columns)
+
+
+def _matrix_chart(study: Pairwise, unit: str, said: str) -> Chart:
+    matrix, names = study.matrix * unit_factor(unit), study.columns
+    look = {"ha": "center", "va": "center", "fontsize": 9}
+
+    def draw(axes: Any) -> list[Any]:
+        drawn = axes.pcolormesh(matrix, cmap="Blues", vmin=0.0)
+        axes.figure.colorbar(drawn, ax=axes, label=unit)
+        places = [place + 0.5 for place in range(len(names))]
+        axes.set_xticks(places, names, rotation=40, ha="right")
+        axes.set_yticks(places, names)
+        axes.invert_yaxis()
+        axes.grid(visible=False)
+        for (i, j), value in np.ndenumerate(matrix):
+            if i != j and len(names) <= MOST_IN_CELLS:
+                ink = "#fefefe" if value > 0.6 * np.nanmax(matrix) else "#101010"
+                axes.text(j + 0.5, i + 0.5, f"{value:.2f}", color=ink, **look)
+        return []
+
+    return Chart("chart-study", "Every two columns", said, Axis(""), Axis(""), [], draw, "bars")
 
 
 def _meaning(estimate: Estimate, shown: Mapping[str, Any]) -> list[Paragraph]:

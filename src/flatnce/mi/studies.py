@@ -1,21 +1,27 @@
-"""Studies made of many estimates: methods, pairs of columns, sample sizes."""
+"""Studies made of many estimates: methods, columns that are ranked or paired, lags of series."""
 
 import math
+import textwrap
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from flatnce.mi.cleaning import FEWEST_ROWS, columns_of, numbers_of
+from flatnce.environment import plain
+from flatnce.extras import require_extra
+from flatnce.mi.cleaning import FEWEST_ROWS, Table, columns_of, numbers_of
 from flatnce.mi.estimator import MutualInformation, estimate_each
 from flatnce.mi.registry import method_named
 from flatnce.mi.result import Estimate, p_value_in_words, unit_factor
 
 COMPARED = ("auto", "infonce", "flatnce", "nwj", "js", "ksg", "cca", "gaussian-copula")
 PAIRS_AT_ONCE = 16  # pairs of columns whose critics are trained together
+
+Pairs = dict[tuple[str, ...], tuple[Table, Table]]
 
 
 def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]], names: int = 1) -> str:
@@ -39,51 +45,100 @@ def _p_cell(value: float) -> str:
     return "–" if math.isnan(value) else p_value_in_words(value)[2:].removeprefix("= ")
 
 
+_INFORMATION = ("estimate", "low", "high", "lower", "critic", "standard_error", "ceiling")
+
+
 def _record(estimate: Estimate) -> dict[str, Any]:
+    """The best estimate and its interval; where there is none, the critic's value alone."""
+    nats, best = max(estimate.nats, 0.0), estimate.best
+    ends = (nats, math.nan, math.nan) if best is None else (best.nats, best.low, best.high)
     names = ("standard_error", "lower", "ceiling", "p_value", "permutations", "seconds")
-    return {
-        "estimate": max(estimate.nats, 0.0),
-        "estimate_unclipped": estimate.nats,
-        **{name: getattr(estimate, name) for name in names},
-        "flags": [flag.name for flag in estimate.flags],
-    }
+    found = {name: getattr(estimate, name) for name in names}
+    found |= dict(zip(_INFORMATION, ends, strict=False))
+    return {**found, "critic": estimate.nats, "flags": [flag.name for flag in estimate.flags]}
+
+
+def _corrected(p_values: Sequence[float]) -> tuple[Table, Table]:
+    """P-values corrected by Holm (any error), and by Benjamini and Hochberg (share of errors)."""
+    given = np.asarray(p_values)
+    order = np.argsort(given)
+    holm = np.maximum.accumulate(given[order] * np.arange(len(given), 0, -1))
+    statistics = require_extra("scipy.stats", "corrected p-values", "mi")
+    return np.minimum(holm, 1)[np.argsort(order)], statistics.false_discovery_control(given)
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """Estimates of the same data by several methods."""
+class Study:
+    """Several estimates, with p-values that are corrected for their number."""
 
-    estimates: Mapping[str, Estimate]  #: by method
+    header: tuple[str, ...]  #: what the names of an estimate are, for example column
+    estimates: Mapping[tuple[str, ...], Estimate]  #: by names
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """One record per method, in nats."""
-        return [
-            {"method": name, **_record(estimate), "is_bound": bool(estimate.readouts)}
-            for name, estimate in self.estimates.items()
-        ]
+        """One record per estimate, in nats; the largest first, but methods and lags as given.
 
-    def table(self, unit: str = "nats") -> str:
-        """Return a text table in ``nats`` or ``bits``; a dash for what a method does not give."""
-        factor = unit_factor(unit)
-        numbers = ("estimate", "standard_error", "lower", "ceiling")
-        lines = [
-            [
-                row["method"],
-                *(_decimals(row[name] * factor) for name in numbers),
-                _p_cell(row["p_value"]),
-                "lower bound" if row["is_bound"] else "no bound",
-                f"{row['seconds']:.1f}",
-                ", ".join(name for name in row["flags"] if name != "no_limit"),
-            ]
-            for row in self.rows
+        ``p_value_holm`` keeps the chance of any false find at its level, ``q_value`` (Benjamini
+        and Hochberg) the expected share of false finds. A missing p-value counts as 1.
+        """
+        found = [dict(zip(self.header, names, strict=True)) for names in self.estimates]
+        records = [
+            one | _record(each) for one, each in zip(found, self.estimates.values(), strict=True)
         ]
-        header = ["method", unit, "± se", "95 % ≥", "ceiling", "p", "kind", "seconds", "flags"]
-        return _aligned(header, lines)
+        p_values = [1.0 if math.isnan(one["p_value"]) else one["p_value"] for one in records]
+        for record, holm, q_value in zip(records, *_corrected(p_values), strict=True):
+            known = not math.isnan(record["p_value"])
+            record["p_value_holm"] = float(holm) if known else math.nan
+            record["q_value"] = float(q_value) if known else math.nan
+        if self.header in (("method",), ("lag",)):
+            return records
+        return sorted(records, key=lambda record: -record["estimate"])
+
+    def table(self, unit: str = "nats", most: int | None = None) -> str:
+        """Return a text table of all or the ``most`` first estimates, in ``nats`` or ``bits``."""
+        factor, named = unit_factor(unit), 30 // len(self.header)
+        tests = {"p_value_holm": "p (Holm)", "q_value": "q"}
+        if self.header == ("method",):
+            tests = {"p_value": "p"}
+        lines = []
+        for row in self.rows[:most]:
+            names = [textwrap.shorten(row[name], named, placeholder="…") for name in self.header]
+            shown = (
+                _decimals(factor * row[name]) for name in (*_INFORMATION[:4], "standard_error")
+            )
+            nats, low, high, lower, error = shown
+            interval = f"{low} to {high}" if low != "–" else f"± {error}" if error != "–" else "–"
+            lines.append([*names, nats, interval, "–" if math.isnan(row["p_value"]) else lower])
+            # Holm's values and q of the smallest p-value that so many permutations can give.
+            bound = (
+                "≤ " if row["p_value"] * (row["permutations"] + 1) < 1.5 and len(tests) > 1 else ""
+            )
+            cells = [_p_cell(row[name]) for name in tests]
+            lines[-1] += [cell if cell[0] == "<" else bound + cell for cell in cells]
+        header = [*self.header, unit, "nominal 95 %", "95 % ≥", *tests.values()]
+        return "\n".join([_aligned(header, lines, len(self.header)), *self.warnings(unit)])
+
+    def warnings(self, unit: str = "nats") -> list[str]:
+        """Return which flags were raised and how often, and why something is not certified."""
+        raised = [flag for each in self.estimates.values() for flag in each.flags]
+        count = Counter(flag.name for flag in raised)
+        lines = [
+            f"! {flag.name}: {flag.said(unit)}" for flag in raised if flag.name == "dependent"
+        ]
+        listed = ", ".join(f"{name} ({number})" for name, number in count.items())
+        return [*lines[:1], f"Flags (of {len(self.estimates)}): {listed}."] if count else []
 
     def plain(self, unit: str = "nats") -> dict[str, Any]:
         """Return everything as plain data for JSON, in ``nats`` or ``bits``."""
-        return {name: estimate.plain(unit) for name, estimate in self.estimates.items()}
+        factor = unit_factor(unit)
+        rows = [
+            {
+                name: value * factor if name in _INFORMATION else value
+                for name, value in row.items()
+            }
+            for row in self.rows
+        ]
+        return plain({"unit": unit, "rows": rows})
 
 
 def compare(
@@ -94,7 +149,7 @@ def compare(
     groups: Any = None,
     progress: Any = None,
     **choices: Any,
-) -> Comparison:
+) -> Study:
     """Estimate by several methods on the same split.
 
     Do not report the largest bound: choosing it afterwards means choosing on the test rows.
@@ -108,255 +163,155 @@ def compare(
     for name in methods:
         method_named(name)
     choices.setdefault("baselines", False)
-    return Comparison(
-        {
-            name: MutualInformation(name, **choices).fit(x, y, groups, progress).estimate_
-            for name in dict.fromkeys(methods)
-        }
-    )
+    found: dict[tuple[str, ...], Estimate] = {
+        (name,): MutualInformation(name, **choices).fit(x, y, groups, progress).estimate_
+        for name in methods
+    }
+    return Study(("method",), found)
 
 
 @dataclass(frozen=True)
-class Pairwise:
+class Pairwise(Study):
     """Mutual information of every two columns of a table."""
 
-    columns: tuple[str, ...]  #: their names
-    estimates: dict[tuple[int, int], Estimate]  #: by pair of column numbers, the smaller first
+    columns: tuple[str, ...] = ()  #: their names
 
     @property
-    def matrix(self) -> NDArray[np.float64]:
-        """Estimates in nats, symmetric; NaN on the diagonal."""
-        return self._matrix("nats")
-
-    @property
-    def lower(self) -> NDArray[np.float64]:
-        """One-sided 95 % limits, each for its own pair, symmetric; NaN on the diagonal."""
-        return self._matrix("lower")
-
-    def _matrix(self, name: str) -> NDArray[np.float64]:
+    def matrix(self) -> Table:
+        """Best estimates in nats, symmetric; NaN on the diagonal."""
         matrix = np.full((len(self.columns),) * 2, np.nan)
-        for (i, j), estimate in self.estimates.items():
-            matrix[i, j] = matrix[j, i] = getattr(estimate, name)
+        for row in self.rows:
+            i, j = (self.columns.index(row[side]) for side in self.header)
+            matrix[i, j] = matrix[j, i] = row["estimate"]
         return matrix
 
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        """One record per pair, the largest estimate first, with Holm's corrected p-values."""
-        order = sorted(self.estimates, key=lambda pair: self.estimates[pair].p_value)
-        holm, largest = {}, 0.0
-        for rank, pair in enumerate(order):
-            p_value = min((len(order) - rank) * self.estimates[pair].p_value, 1.0)
-            holm[pair] = largest = max(largest, p_value)
-        return [
-            {
-                "first": self.columns[pair[0]],
-                "second": self.columns[pair[1]],
-                **_record(estimate),
-                "p_value_holm": holm[pair],
-            }
-            for pair, estimate in sorted(self.estimates.items(), key=lambda item: -item[1].nats)
-        ]
 
-    def table(self, unit: str = "nats", most: int | None = None) -> str:
-        """Return a text table of all or the ``most`` largest estimates, in nats or bits."""
-        factor = unit_factor(unit)
-        lines = []
-        for row in self.rows[:most]:
-            numbers = (row["estimate"], row["standard_error"], row["lower"])
-            cell = _p_cell(row["p_value_holm"])
-            # The smallest that so many permutations can give.
-            if row["p_value"] * (row["permutations"] + 1) < 1.5 and not cell.startswith("<"):
-                cell = f"≤ {cell}"
-            cells = [f"{number * factor:.3f}" for number in numbers]
-            lines.append([row["first"], row["second"], *cells, cell, ", ".join(row["flags"])])
-        header = ["first", "second", unit, "± se", "95 % ≥", "p (Holm)", "flags"]
-        return _aligned(header, lines, names=2)
-
-    def plain(self, unit: str = "nats") -> dict[str, Any]:
-        """Return everything as plain data for JSON, in ``nats`` or ``bits``."""
-        factor = unit_factor(unit)
-        scaled = ("estimate", "estimate_unclipped", "standard_error", "lower", "ceiling")
-        pairs = [
-            {name: value * factor if name in scaled else value for name, value in row.items()}
-            for row in self.rows
-        ]
-        return {"unit": unit, "columns": list(self.columns), "pairs": pairs}
-
-
-def pairwise(
-    table: Any,
-    columns: Sequence[str] | None = None,
-    *,
-    groups: ArrayLike | None = None,
-    progress: Any = None,
-    **choices: Any,
-) -> Pairwise:
+def pairwise(table: Any, columns: Sequence[str] | None = None, **choices: Any) -> Pairwise:
     """Estimate the mutual information of every two columns of a table.
 
     Rows with missing values are left out pair by pair. Critics of several pairs train together.
 
     Arguments:
-        table: Rows by columns, at least two.
-        columns: Their names; by default those of the table. The other arguments are those of
-            :func:`flatnce.mi.estimate`, with any neural method.
+        table: Rows by columns, at least two; or tables by name, of which each counts as a column.
+        columns: Their names; by default those of the table.
+        choices: ``groups``, ``progress`` and the arguments of :func:`flatnce.mi.estimate`, with
+            any neural method.
     """
-    values = numbers_of(table, "table")
-    if values.ndim != 2 or values.shape[1] < 2:
-        raise ValueError(f"table has shape {values.shape}; pass rows by at least two columns")
-    width = values.shape[1]
-    if columns is not None and len(columns) != width:
-        raise ValueError(f"columns names {len(columns)} of {width} columns; name each")
-    names = tuple(columns or columns_of(table, "table", width))
-    _refuse_classical(choices)
-    for name, column in zip(names, values.T, strict=True):
-        known = column[~np.isnan(column)]
-        if len(known) < FEWEST_ROWS or np.isinf(known).any() or (known == known[0]).all():
-            problem = f"infinite values, fewer than {FEWEST_ROWS} values or one value only"
-            raise ValueError(f"table holds {problem} in {name}; leave the column out")
-    choices.setdefault("baselines", False)
-    seed = choices.pop("seed", 0)
-    pairs = list(combinations(range(width), 2))
-    estimates: dict[tuple[int, int], Estimate] = {}
-    for start in range(0, len(pairs), PAIRS_AT_ONCE):
-        batch = pairs[start : start + PAIRS_AT_ONCE]
-        tables = [(values[:, i], values[:, j]) for i, j in batch]
-        labels = None if groups is None else [groups] * len(batch)
-        each = estimate_each(
-            tables, groups=labels, progress=progress, seed=seed + start, **choices
-        )
-        estimates |= dict(zip(batch, each, strict=True))
-    return Pairwise(names, estimates)
+    found = _columns(table, "table", columns)
+    if len(found) < 2:
+        raise ValueError("table has one column; pass at least two columns")
+    pairs: Pairs = {(a, b): (found[a], found[b]) for a, b in combinations(found, 2)}
+    return Pairwise(("first", "second"), _each(pairs, **choices), tuple(found))
 
 
-def _refuse_classical(choices: Mapping[str, Any]) -> None:
-    name = choices.get("method", "auto")
-    if method_named(name).classical:
-        raise ValueError(f"method={name!r} gives no limits and p-values; use method='auto'")
-
-
-@dataclass(frozen=True)
-class Curve:
-    """Estimates on subsamples, and the straight line through them in 1/N."""
-
-    #: rows, mean estimate, its standard error and the number of subsamples, smallest first
-    points: tuple[tuple[int, float, float, int], ...]
-    intercept: float  #: where the line meets 1/N = 0; an extrapolation, not a bound
-    intercept_error: float  #: its standard error, assuming that the line is true
-    slope: float  #: of the line, in nats times rows; negative if more rows would give more
-    whole: Estimate  #: the estimate on all rows
-
-    def table(self, unit: str = "nats") -> str:
-        """Return a text table and the extrapolation, in ``nats`` or ``bits``."""
-        factor = unit_factor(unit)
-        lines = [
-            [str(rows), f"{max(value, 0.0) * factor:.3f}", f"{error * factor:.3f}", str(count)]
-            for rows, value, error, count in self.points
-        ]
-        text = _aligned(["rows", unit, "± se", "subsamples"], lines)
-        warnings = "".join(f"\n! {flag.name}: {flag.message}" for flag in self.whole.flags)
-        return (
-            f"{text}\nStraight line in 1/N: {max(self.intercept, 0.0) * factor:.3f} ± "
-            f"{self.intercept_error * factor:.3f} {unit} at infinitely many rows. An "
-            f"extrapolation, not a bound: quote the lower limit.{warnings}"
-        )
-
-    def plain(self, unit: str = "nats") -> dict[str, Any]:
-        """Return everything as plain data for JSON, in ``nats`` or ``bits``."""
-        factor = unit_factor(unit)
-        names = ("rows", "estimate", "standard_error", "subsamples")
-        return {
-            "unit": unit,
-            "points": [
-                dict(zip(names, (rows, value * factor, error * factor, count), strict=True))
-                for rows, value, error, count in self.points
-            ],
-            "extrapolation": {
-                "value": self.intercept * factor,
-                "standard_error": self.intercept_error * factor,
-                "slope": self.slope * factor,
-                "is_bound": False,
-            },
-            "all_rows": self.whole.plain(unit),
-        }
-
-
-def subsampling_curve(
-    x: Any,
-    y: Any,
-    parts: Sequence[int] = (1, 2, 4, 8),
-    *,
-    groups: ArrayLike | None = None,
-    progress: Any = None,
-    **choices: Any,
-) -> Curve:
-    """Estimate on all rows, on halves, quarters and eighths, and extrapolate in 1/N.
-
-    Parts of one size are disjoint and drawn at random: with ``blocks`` runs of consecutive rows,
-    with ``groups`` whole groups.
-
-    References:
-        Strong et al., 1998, "Entropy and information in neural spike trains", for the line in 1/N.
+def rank(x: Any, y: Any, columns: Sequence[str] | None = None, **choices: Any) -> Study:
+    """Estimate what each column of x says about y, the largest first.
 
     Arguments:
-        parts: Numbers of parts, at least 3 different ones with 1; parts of at least 50 rows. The
-            other arguments are those of :func:`flatnce.mi.estimate`.
+        x: Rows by columns; or tables by name, of which each counts as a column.
+        y: The partners, row by row: one column or more, taken together.
+        columns: The names of x's columns; by default those of the table.
+        choices: As of :func:`pairwise`.
+
+    Examples:
+        >>> from flatnce import mi
+        >>> x, y = mi.tasks.find("multinormal-sparse-3-3-2-2.0").sample(n=200, seed=0)
+        >>> found = mi.rank(x, y[:, 0], ["first", "second", "third"], steps=20)
+        >>> found.rows[0]["column"]
+        'first'
+    """
+    target = numbers_of(y, "y")
+    pairs: Pairs = {
+        (name,): (column, target) for name, column in _columns(x, "x", columns).items()
+    }
+    return Study(("column",), _each(pairs, **choices))
+
+
+def score_func(x: Any, y: Any, **choices: Any) -> tuple[Table, Table]:
+    """Score features for scikit-learn, as in ``SelectKBest(mi.score_func, k=5)``.
+
+    Arguments:
+        x: Rows by features.
+        y: The target.
+        choices: As of :func:`pairwise`; fix them with ``functools.partial``.
+
+    Returns:
+        Best estimates in nats and p-values that are not corrected for the number of features.
+    """
+    labels = np.asarray(y)
+    if labels.dtype.kind not in "fiub":  # words
+        labels = np.unique(labels, return_inverse=True)[1]
+    found = [_record(each) for each in rank(x, labels, **choices).estimates.values()]
+    scores, p_values = np.array([(row["estimate"], row["p_value"]) for row in found]).T
+    return scores, p_values
+
+
+def lags(
+    x: Any, y: Any, steps_later: Sequence[int], *, groups: ArrayLike | None = None, **choices: Any
+) -> Study:
+    """Estimate the information of x and of y so many rows later, in time order.
+
+    At a lag of 2 row t of x is paired with row t + 2 of y: x comes first. Series have a memory, so
+    pass ``blocks``; without it nothing is certified if rows are alike.
+
+    Arguments:
+        x: Rows in time order, by columns.
+        y: The same rows.
+        steps_later: Lags in rows; negative if y comes first.
+        groups: One label per row of x.
+        choices: As of :func:`pairwise`.
     """
     left, right = numbers_of(x, "x"), numbers_of(y, "y")
-    rows, counts = len(left), sorted(set(parts))
+    rows, shifts = len(left), {str(lag): lag for lag in steps_later}
     if rows != len(right):
         raise ValueError(f"x has {rows} rows and y {len(right)}; partners come row by row")
-    if len(counts) < 3 or counts[0] != 1:
-        raise ValueError(f"parts={tuple(parts)!r}: give 1 and at least two more numbers of parts")
-    if rows // counts[-1] < FEWEST_ROWS:
+    if not shifts or rows - max(map(abs, shifts.values())) < FEWEST_ROWS:
         raise ValueError(
-            f"parts={tuple(parts)!r} needs at least {FEWEST_ROWS * counts[-1]} rows, "
-            f"{FEWEST_ROWS} in each of {counts[-1]} parts; there are {rows}"
+            f"lags={tuple(steps_later)!r}: give some that leave {FEWEST_ROWS} of {rows} rows"
         )
-    labels = np.arange(rows) if groups is None else np.asarray(groups)
-    if labels.shape != (rows,):
-        raise ValueError(f"groups has shape {labels.shape}; pass one label for each row")
-    _refuse_classical(choices)
+    own = np.zeros(rows) if groups is None else np.asarray(groups)
+    pairs: Pairs = {}
+    labels = []
+    for name, lag in shifts.items():
+        first = np.arange(max(-lag, 0), rows - max(lag, 0))
+        first = first[own[first] == own[first + lag]]  # partners of one group
+        pairs[(name,)] = left[first], right[first + lag]
+        labels.append(own[first])
+    return Study(("lag",), _each(pairs, groups=None if groups is None else labels, **choices))
+
+
+def _columns(table: Any, argument: str, columns: Sequence[str] | None = None) -> dict[str, Table]:
+    """Columns by name, each with at least one column of numbers, checked."""
+    if isinstance(table, Mapping):
+        found = {str(name): numbers_of(part, str(name)) for name, part in table.items()}
+    else:
+        values = numbers_of(table, argument)
+        width = values.shape[1]
+        names = list(columns or columns_of(table, argument, width))
+        if values.ndim != 2 or len(names) != width or len(set(names)) < width:
+            raise ValueError(f"columns names {len(set(names))} of {width} columns; name each")
+        found = {name: values[:, [k]] for k, name in enumerate(names)}
+    for name, part in found.items():
+        known = part[~np.isnan(part).any(axis=1)]
+        if len(known) < FEWEST_ROWS or np.isinf(known).any() or (known == known[0]).all():
+            problem = f"infinite values, fewer than {FEWEST_ROWS} values or one value only"
+            raise ValueError(f"{argument} holds {problem} in {name}; leave the column out")
+    return found
+
+
+def _each(
+    pairs: Pairs, groups: Any = None, seed: int = 0, **choices: Any
+) -> dict[tuple[str, ...], Estimate]:
+    """Estimate pairs, several at once; groups label the rows of all of them, or are a list."""
+    method = choices.get("method", "auto")
+    if method_named(method).classical:
+        raise ValueError(f"method={method!r} gives no limits and p-values; use method='auto'")
     choices.setdefault("baselines", False)
-    # Whole units in random order; blocks are of consecutive rows, so the parts are, too.
-    units = np.unique(labels, return_inverse=True)[1]
-    random = np.random.default_rng([choices.get("seed", 0), 0xC0DE])
-    order = np.argsort(random.permutation(int(units.max()) + 1)[units], kind="stable")
-    if choices.get("blocks") is not None:
-        order.sort()
-    points, whole = [], None
-    for count in reversed(counts):
-        pieces = _cut(order, units[order], count)
-        estimates = estimate_each(
-            [(left[piece], right[piece]) for piece in pieces],
-            groups=None if groups is None else [labels[piece] for piece in pieces],
-            progress=progress,
-            **choices,
-        )
-        points.append((rows // count, *_mean_and_error(estimates), count))
-        whole = estimates[0]
-    assert whole is not None
-    return Curve(tuple(points), *_line(points), whole)
-
-
-def _cut(order: NDArray[Any], units: NDArray[Any], count: int) -> list[NDArray[Any]]:
-    ends = np.flatnonzero(np.append(units[1:] != units[:-1], True)) + 1
-    wanted = len(order) * np.arange(1, count) / count
-    cuts = [int(ends[np.abs(ends - place).argmin()]) for place in wanted]
-    return np.split(order, cuts)
-
-
-def _mean_and_error(estimates: Sequence[Estimate]) -> tuple[float, float]:
-    values = np.array([estimate.nats for estimate in estimates])
-    count = len(values)
-    if count > 2:
-        return float(values.mean()), float(values.std(ddof=1) / count**0.5)
-    errors = np.array([estimate.standard_error for estimate in estimates])
-    return float(values.mean()), float(np.sqrt((errors**2).sum())) / count
-
-
-def _line(points: Sequence[tuple[int, float, float, int]]) -> tuple[float, float, float]:
-    """Intercept, its standard error and slope of the weighted line in 1/N."""
-    rows, values, errors, _ = np.array(points, dtype=float).T
-    weights = 1 / np.maximum(errors, 1e-6)
-    line, covariance = np.polyfit(1 / rows, values, 1, w=weights, cov="unscaled")
-    return float(line[1]), float(covariance[1, 1] ** 0.5), float(line[0])
+    names, estimates = list(pairs), []
+    labels = groups if groups is None or isinstance(groups, list) else [groups] * len(names)
+    for start in range(0, len(names), PAIRS_AT_ONCE):
+        part = slice(start, start + PAIRS_AT_ONCE)
+        tables = [pairs[name] for name in names[part]]
+        own = None if labels is None else labels[part]
+        estimates += estimate_each(tables, groups=own, seed=seed + start, **choices)
+    return dict(zip(names, estimates, strict=True))

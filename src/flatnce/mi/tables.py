@@ -30,10 +30,11 @@ import pandas as pd  # noqa: E402
 
 __all__ = [
     "FORMATS",
+    "KINDS",
     "ColumnInfo",
     "Tables",
     "describe_columns",
-    "read_table",
+    "encode",
     "read_tables",
     "select",
 ]
@@ -41,6 +42,9 @@ __all__ = [
 TEXT = (".csv", ".tsv", ".txt")
 FORMATS = (*TEXT, *(f"{suffix}.gz" for suffix in TEXT), ".parquet", ".npy", ".npz")
 """Suffixes of the files that can be read."""
+
+KINDS = ("number", "category", "ordinal", "circular", "date")
+"""What a column may be said to hold; ``circular:24`` also says after how many it repeats."""
 
 SAMPLE = "sample"
 """The name of a small table that the package contains; its first lines describe it."""
@@ -60,13 +64,24 @@ WHITESPACE = r"\s+"
 class Tables:
     """Two tables of numbers."""
 
-    #: one float64 column per column or, of encoded words, per word; NaN where missing
-    x: pd.DataFrame
-    y: pd.DataFrame  #: the partners of x, row by row
+    #: each column of x and of y by its name: float64, NaN where missing; a category has one column
+    #: per value, a circular one a cosine and a sine
+    parts: tuple[Mapping[str, pd.DataFrame], Mapping[str, pd.DataFrame]]
+    kinds: str  #: what the columns hold, in a sentence
     notes: tuple[str, ...]  #: what was done to read them, in sentences
     group: NDArray[np.int64] | None = None  #: rows with the same number belong together
     block: int | str | None = None  #: the number of consecutive rows that belong together, or auto
     rows_in_file: int = 0  #: the number of rows in the file, of which x and y may be a sample
+
+    @cached_property
+    def x(self) -> pd.DataFrame:
+        """All columns of x side by side."""
+        return pd.concat(self.parts[0].values(), axis=1)
+
+    @cached_property
+    def y(self) -> pd.DataFrame:
+        """The partners of x, row by row."""
+        return pd.concat(self.parts[1].values(), axis=1)
 
 
 @dataclass(frozen=True)
@@ -95,9 +110,10 @@ def read_tables(
     *,
     x: str | None = None,
     y: str | None = None,
+    alone: bool = False,
     group: str | None = None,
     block: int | str | None = None,
-    encode: str | None = None,
+    kinds: str | Mapping[str, str] | None = None,
     rows: int | None = None,
     seed: int = 0,
     header: bool = True,
@@ -109,10 +125,11 @@ def read_tables(
         paths: One file or two; of two, x is in the first and y in the second.
         x: Columns of x, as :func:`flatnce.mi.tables.select` reads them.
         y: Columns of y; by default, in one file, all others that hold numbers.
+        alone: Read x alone, by default all columns that hold numbers; y stays empty.
         group: A column whose equal values keep rows together.
         block: How many rows in time order belong together, or ``auto``.
-        encode: How words and dates become numbers, ``one-hot`` or ``ordinal``; if None they are
-            refused.
+        kinds: What columns hold, where it is not what they look like: by name one of
+            :data:`KINDS`, ``{"wind": "circular:360"}`` or ``"wind=circular:360,site=category"``.
         rows: Read a random sample of this many rows, in the file's order; all if None.
         seed: The seed of that sample.
         header: Whether the first line of text holds names.
@@ -129,52 +146,30 @@ def read_tables(
     grouped = [] if group is None else files[0].select(group, "--group")
     if len(grouped) > 1:
         raise ValueError(f"--group {group} names {len(grouped)} columns; name one")
-    x_columns, y_columns = _choose_pair(files, x, y, grouped, notes)
-    wanted = [[*x_columns, *grouped], y_columns]
+    chosen = _choose_pair(files, x, y, alone, grouped, notes)
+    wanted = [[*chosen[0], *grouped], chosen[1]]
     if len(files) == 1:
-        wanted = [[*x_columns, *grouped, *y_columns]]
+        wanted = [[*chosen[0], *grouped, *chosen[1]]]
     frames, total = _load(files, wanted, rows, seed, memory, notes)
-    left = _encode(frames[0], x_columns, files[0], encode, notes)
-    right = _encode(frames[-1], y_columns, files[-1], encode, notes)
-    groups = None
-    for column in grouped:
-        cells = frames[0][column]
+    said, found = _kinds_by_name(kinds, files), dict[str, list[str]]()
+    sides = (frames[0][chosen[0]], files[0]), (frames[-1][chosen[1]], files[-1])
+    parts = [_encode(frame, file.names, said, found) for frame, file in sides]
+    groups = _groups(frames[0][grouped], group)
+    if len(frames[0]) < total and isinstance(block, int):
+        # Blocks are stretches of the file, not of the sample.
+        groups, block = frames[0].index.to_numpy() // block, None
+    listed = "; ".join(f"{kind} ({_listed(names, 3)})" for kind, names in found.items())
+    return Tables((parts[0], parts[1]), f"Kinds: {listed}.", tuple(notes), groups, block, total)
+
+
+def _groups(frame: pd.DataFrame, group: str | None) -> NDArray[np.int64] | None:
+    """Number the values of the only column, if there is one."""
+    for _, cells in frame.items():
         if cells.isna().any():
             row = int(cells.index[cells.isna()][0]) + 1
             raise ValueError(f"--group {group} has no value in row {row:,} of the data")
-        groups = pd.factorize(cells.astype(str), sort=True)[0].astype(np.int64)
-    if len(left) < total and isinstance(block, int):
-        # Blocks are stretches of the file, not of the sample.
-        groups, block = frames[0].index.to_numpy() // block, None
-    return Tables(left, right, tuple(notes), groups, block, total)
-
-
-def read_table(
-    path: str | Path,
-    columns: str | None = None,
-    *,
-    encode: str | None = None,
-    rows: int | None = None,
-    seed: int = 0,
-    header: bool = True,
-    memory: int | None = None,
-) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """Read chosen columns of a file; return the table and notes on how it was read.
-
-    The other arguments are those of :func:`read_tables`.
-
-    Arguments:
-        path: The file.
-        columns: Its columns; by default all that hold numbers.
-    """
-    file = _open(path, header)
-    notes = list(file.notes)
-    if columns is None:
-        chosen = _all_numeric(file, [], "The table", "all columns", notes)
-    else:
-        chosen = file.select(columns, "--x")
-    frames, _ = _load([file], [chosen], rows, seed, memory, notes)
-    return _encode(frames[0], chosen, file, encode, notes), tuple(notes)
+        return pd.factorize(cells.astype(str), sort=True)[0].astype(np.int64)
+    return None
 
 
 # Which columns are meant.
@@ -261,16 +256,23 @@ def _number_range(part: str, count: int) -> list[int]:
     return list(range(count)[start:end])
 
 
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(repr(str(name)) for name in names[:MOST_NAMED])
-    more = len(names) - MOST_NAMED
+def _listed(names: Sequence[str], most: int = MOST_NAMED) -> str:
+    shown = ", ".join(repr(str(name)) for name in names[:most])
+    more = len(names) - most
     return f"{shown} and {more:,} more" if more > 0 else shown
 
 
 def _choose_pair(
-    files: "Sequence[_File]", x: str | None, y: str | None, grouped: list[int], notes: list[str]
+    files: "Sequence[_File]",
+    x: str | None,
+    y: str | None,
+    alone: bool,
+    grouped: list[int],
+    notes: list[str],
 ) -> tuple[list[int], list[int]]:
     first, last = files[0], files[-1]
+    if alone:
+        return _chosen_or_numeric(first, x, "--x", grouped, "The table", notes), []
     arrays = {name.casefold(): name for name in first.arrays}
     if first is last and x is None and y is None:
         if not {"x", "y"} <= set(arrays):
@@ -282,30 +284,38 @@ def _choose_pair(
                 f"{other}, or name a second file; it has {_listed(first.names)}"
             )
         x, y = arrays["x"], arrays["y"]
-    left = [] if x is None else first.select(x, "--x")
-    right = [] if y is None else last.select(y, "--y")
     if first is not last:
-        left = left or _all_numeric(first, grouped, "x", "all columns", notes)
-        return left, right or _all_numeric(last, [], "y", "all columns", notes)
-    left = left or _all_numeric(first, [*grouped, *right], "x", "all other columns", notes)
-    right = right or _all_numeric(last, [*grouped, *left], "y", "all other columns", notes)
+        left = _chosen_or_numeric(first, x, "--x", grouped, "x", notes)
+        return left, _chosen_or_numeric(last, y, "--y", [], "y", notes)
+    right = [] if y is None else last.select(y, "--y")
+    left = _chosen_or_numeric(first, x, "--x", [*grouped, *right], "x", notes)
+    right = right or _chosen_or_numeric(last, None, "--y", [*grouped, *left], "y", notes)
     shared = _listed([first.names[i] for i in left if i in right])
     if shared:
         raise ValueError(f"--x and --y both hold {shared}; leave each column out of one of them")
     return left, right
 
 
-def _all_numeric(
-    file: "_File", taken: Sequence[int], name: str, what: str, notes: list[str]
+def _chosen_or_numeric(
+    file: "_File",
+    expression: str | None,
+    option: str,
+    taken: Sequence[int],
+    name: str,
+    notes: list[str],
 ) -> list[int]:
+    """Columns that an expression names; without one, all others that hold numbers."""
+    if expression is not None:
+        return file.select(expression, option)
     rest = [i for i in range(len(file.names)) if i not in taken]
     # A first column without a name is the index of a table that pandas wrote.
     numeric = [i for i in rest if file.kinds[i] in NUMERIC and file.names[i] != "Unnamed: 0"]
     if not numeric:
         raise ValueError(
             f"{file.path} has no columns with numbers for {name}; it has "
-            f"{_listed(file.names)}; choose columns, with --encode if they are words or dates"
+            f"{_listed(file.names)}; choose columns ({option}); words become categories"
         )
+    what = "all other columns" if taken else "all columns"
     note = f"{name} is {what} that hold numbers: {_listed([file.names[i] for i in numeric])}."
     left = [f"{file.names[i]!r} ({file.kinds[i]})" for i in rest if i not in numeric]
     notes.append(note + (f" Left out: {', '.join(left)}." if left else ""))
@@ -679,66 +689,129 @@ def _numbers(column: pd.Series) -> NDArray[np.float64]:
     return numbers.reindex(column.index).to_numpy()
 
 
+def encode(table: pd.DataFrame, kinds: Mapping[str, str] | None = None) -> pd.DataFrame:
+    """Return a table of numbers: categories as zeros and ones, dates in days, angles on a circle.
+
+    Arguments:
+        table: Columns of numbers, words or dates.
+        kinds: What columns hold, where it is not what they look like: by name one of
+            :data:`KINDS`, for example ``{"wind": "circular:360", "site": "category"}``.
+
+    Examples:
+        >>> table = pd.DataFrame({"wind": [0, 90, 180], "sky": ["rain", "sun", "sun"]})
+        >>> list(encode(table, {"wind": "circular:360"}))
+        ['wind (cos)', 'wind (sin)', 'sky=rain', 'sky=sun']
+    """
+    numbered = table.set_axis(range(table.shape[1]), axis=1).reset_index(drop=True)
+    parts = _encode(numbered, [str(name) for name in table], kinds or {}, {})
+    return pd.concat(parts.values(), axis=1).set_axis(table.index)
+
+
 def _encode(
-    frame: pd.DataFrame, columns: list[int], file: _File, encode: str | None, notes: list[str]
-) -> pd.DataFrame:
-    if encode is not None:
-        check_choice("encode", encode, ("one-hot", "ordinal"))
-    tables = []
-    for column in columns:
-        table, note = _encode_column(frame[column], file.names[column], encode)
-        tables.append(table)
-        notes += [note] if note else []
-    joined = np.hstack([table.to_numpy(dtype=np.float64) for table in tables])
-    return pd.DataFrame(joined, columns=[name for table in tables for name in table])
+    frame: pd.DataFrame,
+    names: Sequence[str],
+    kinds: Mapping[str, str],
+    found: dict[str, list[str]],
+) -> dict[str, pd.DataFrame]:
+    """Return every column as numbers, by name; ``found`` collects names by what they hold."""
+    tables: dict[str, pd.DataFrame] = {}
+    for number in frame:
+        name = names[number]
+        table, kind = _encode_column(frame[number], name, kinds.get(name))
+        tables[name if name not in tables else f"{name} ({number})"] = table.reset_index(drop=True)
+        found.setdefault(kind, []).append(name)
+    return tables
 
 
-def _encode_column(
-    column: pd.Series, name: str, encode: str | None
-) -> tuple[pd.DataFrame, str | None]:
-    """Return a column as numbers and a note on what was done.
+def _kinds_by_name(
+    given: str | Mapping[str, str] | None, files: Sequence[_File]
+) -> dict[str, str]:
+    if isinstance(given, str):
+        parts = [part.rpartition("=") for part in given.split(",")]
+        given = {name.strip(): kind.strip() for name, _, kind in parts}
+    kinds: dict[str, str] = {}
+    for name, kind in (given or {}).items():
+        check_choice("kind", kind.partition(":")[0], KINDS)
+        file = next((file for file in files if name in file.names), files[0])
+        kinds |= {file.names[column]: kind for column in file.select(name, "--kind")}
+    return kinds
+
+
+def _encode_column(column: pd.Series, name: str, kind: str | None) -> tuple[pd.DataFrame, str]:
+    """Return a column as numbers, and what it holds in words.
 
     The column's index holds the row numbers of the file; messages name them.
     """
-    kind = _kind_of(column)
-    if kind in ("number", "boolean", "empty"):
-        return pd.DataFrame({name: _numbers(column)}), None
-    if kind == "durations":
-        seconds = column.dt.total_seconds()
-        return seconds.to_frame(name), f"Column {name!r} holds durations, read in seconds."
-    if kind == "lists":
+    found = _kind_of(column)
+    usual = {"words": "category", "dates": "date"}.get(found, "number")
+    chosen, _, period = (kind or usual).partition(":")
+    if found == "lists":
         raise ValueError(f"column {name!r} holds lists; save their entries as columns")
+    if chosen in ("category", "ordinal"):
+        return _from_words(column, name, chosen)
+    if found == "dates":
+        return _from_dates(column, name)
+    if found == "durations":
+        return column.dt.total_seconds().to_frame(name), "duration in seconds"
     cells = _present(column)
     strays = cells[np.isnan(_numbers(cells))]
-    if kind == "numbers and text" and (encode is None or len(strays) < len(cells)):
+    if len(strays) or chosen == "date":
+        example = (strays if len(strays) else cells).iloc[:1]
         raise ValueError(
-            f"column {name!r} holds numbers and text: row {strays.index[0] + 1:,} of the data "
-            f"holds {str(strays.iloc[0])!r}, which is not a number ({len(strays):,} of "
+            f"column {name!r} holds {found}: row {example.index[0] + 1:,} of the data holds "
+            f"{str(example.iloc[0])!r}, which is not a {chosen} ({max(len(strays), 1):,} of "
             f"{len(cells):,} cells are not); write units into the column's name, numbers without "
-            "separators between thousands, and leave missing cells empty"
+            "separators between thousands, and leave missing cells empty; or read it as a "
+            f"category, --kind {shlex.quote(name)}=category"
         )
-    if encode is None:
+    values = _numbers(column)
+    if chosen == "circular":
+        return _from_angles(values, name, period)
+    return pd.DataFrame({name: values}), _described(values)
+
+
+def _described(values: NDArray[np.float64]) -> str:
+    """Say what numbers look like: two values, whole numbers, or a point mass among others."""
+    distinct, counts = np.unique(values[~np.isnan(values)], return_counts=True)
+    if len(distinct) == 2:
+        return "two values"
+    if (distinct == np.round(distinct)).all() and len(distinct):
+        return f"whole number, {len(distinct)} values" if len(distinct) <= 12 else "whole number"
+    common = np.sort(counts)[-2:]
+    if len(distinct) > 2 and common[1] > max(4 * common[0], 0.05 * len(values)):
+        return f"number, {common[1] / counts.sum():.0%} of them {distinct[counts.argmax()]:g}"
+    return "number"
+
+
+def _from_angles(values: NDArray[np.float64], name: str, period: str) -> tuple[pd.DataFrame, str]:
+    """Return points on a circle. A period is guessed only for values that fill one of degrees."""
+    least, most = (float(end(values)) for end in (np.nanmin, np.nanmax))
+    degrees = 270 < most - least <= 360 and ((least >= -180 and most <= 180) or least >= 0)
+    try:
+        length = float(period) if period else 360.0 if degrees and most <= 360 else 0.0
+    except ValueError:
+        length = 0.0
+    if not length > 0:
         raise ValueError(
-            f"column {name!r} holds {kind} (for example {str(cells.iloc[0])!r}), not numbers; "
-            f"leave it out, or add --encode one-hot (a column for each of {cells.nunique():,} "
-            "values) or --encode ordinal (words in alphabetical order, dates as the time since "
-            "the first)"
+            f"kinds: column {name!r} has values from {least:g} to {most:g}; say after how many "
+            f"they repeat, as in --kind {shlex.quote(name)}=circular:360"
         )
-    return (_from_dates if kind == "dates" else _from_words)(column, name, encode)
+    turns = 2 * np.pi * values / length
+    table = pd.DataFrame({f"{name} (cos)": np.cos(turns), f"{name} (sin)": np.sin(turns)})
+    return table, f"circular with period {length:g}"
 
 
-def _from_dates(column: pd.Series, name: str, encode: str) -> tuple[pd.DataFrame, str]:
+def _from_dates(column: pd.Series, name: str) -> tuple[pd.DataFrame, str]:
     moments, ambiguous = _dates(column)
     since = (moments - moments.min()).dt.total_seconds()
     in_days = (since.dropna() % 86_400 == 0).all() or since.max() > 2 * 86_400
-    unit = "days" if in_days else "seconds"
-    note = f"Column {name!r} holds dates: {unit} since the first."
+    kind = f"date in {'days' if in_days else 'seconds'} since the first"
     if ambiguous:
-        note += " Day and month could be in either order; the month was read first."
+        kind += ", the month read before the day, which is a guess"
     unread = int(since.isna().sum()) - (len(column) - len(_present(column)))
     if unread:
-        note += f" {unread:,} of its cells could not be read as a date and are missing."
-    return (since / 86_400 if in_days else since).to_frame(name), note
+        kind += f", {unread:,} cells that are not dates left out"
+    return (since / 86_400 if in_days else since).to_frame(name), kind
 
 
 def _dates(column: pd.Series) -> tuple[pd.Series, bool]:
@@ -758,21 +831,18 @@ def _dates(column: pd.Series) -> tuple[pd.Series, bool]:
     return moments.reindex(column.index), ambiguous
 
 
-def _from_words(column: pd.Series, name: str, encode: str) -> tuple[pd.DataFrame, str]:
+def _from_words(column: pd.Series, name: str, kind: str) -> tuple[pd.DataFrame, str]:
     cells = _present(column).astype(str)
     codes, words = pd.factorize(cells, sort=True)
-    if encode == "ordinal":
+    if kind == "ordinal":
         numbers = pd.Series(codes, cells.index, dtype=np.float64).reindex(column.index)
         shown = ", ".join(f"{word} = {code}" for code, word in enumerate(words[:4]))
-        more = " ..." if len(words) > 4 else ""
-        note = f"Column {name!r} holds words, numbered in alphabetical order: {shown}{more}."
-        return numbers.to_frame(name), note
+        return numbers.to_frame(name), f"ordinal, {shown}{' ...' if len(words) > 4 else ''}"
     if len(words) > MOST_WORDS:
         raise ValueError(
-            f"column {name!r} holds {len(words):,} different words, too many for --encode "
-            f"one-hot (at most {MOST_WORDS}); leave it out, merge rare values, or use "
-            "--encode ordinal"
+            f"column {name!r} holds {len(words):,} different words (for example "
+            f"{words[0]!r}), too many for a category (at most {MOST_WORDS}); leave it out, merge "
+            f"rare values, or number them by the alphabet, --kind {shlex.quote(name)}=ordinal"
         )
     table = pd.get_dummies(cells, prefix=name, prefix_sep="=", dtype=np.float64)
-    note = f"Column {name!r} holds words: a column of zeros and ones for each of {len(words)}."
-    return table.reindex(column.index), note
+    return table.reindex(column.index), f"category of {len(words)} values"

@@ -4,8 +4,7 @@
 true values), "staircase" and "cubic" (20 columns, 2 to 10 nats), "flo" (the grid of the FLO
 paper), "null" (independent) and "mixture". Every task has ``id``, ``dimensions``, ``mi`` (the true
 value in nats, computed from the law), ``accuracy``, ``description``, ``sample(n, seed)`` and
-``pointwise(x, y)``, the true log density ratio. For data with unknown information,
-:func:`self_consistency` derives tables whose information is 0, 1 or 2 times that of yours.
+``pointwise(x, y)``, the true log density ratio.
 
 An id of bmi reads from the outside in: ``spiral-normal_cdf-multinormal-sparse-5-5-2-2.0`` is the
 spiral of Φ of a sparse normal law with 5 columns per side, 2 correlated pairs and strength 2. The
@@ -29,7 +28,6 @@ from typing import SupportsIndex
 import numpy as np
 
 from flatnce.messages import check_at_least, check_choice, did_you_mean
-from flatnce.mi.cleaning import numbers_of
 from flatnce.mi.tasks import laws
 from flatnce.mi.tasks.laws import (
     Mapped,
@@ -47,7 +45,6 @@ from flatnce.mi.tasks.laws import (
 __all__ = [
     "TASKS",
     "SUITES",
-    "Consistency",
     "Task",
     "find",
     "suite",
@@ -59,7 +56,6 @@ __all__ = [
     "inliers",
     "wave",
     "galaxy",
-    "self_consistency",
 ]
 
 
@@ -303,78 +299,3 @@ def suite(name: str) -> tuple[Task, ...]:
     """Return the tasks of one suite, in the order of the registry."""
     check_choice("name", name, SUITES)
     return tuple(task for task in TASKS.values() if task.suite == name)
-
-
-@dataclass(frozen=True)
-class Consistency:
-    """Two tables derived from yours, and the relation that their information satisfies."""
-
-    name: str  #: ``independence``, ``data-processing``, ``processed`` or ``additivity``
-    x: laws.Left  #: rows of the new X
-    y: laws.Right  #: their partners
-    factor: float  #: the new information is this many times the original one
-    at_most: bool  #: the relation is an upper bound only
-    relation: str  #: the relation as a formula
-
-    def violation(self, found: float, original: float) -> float:
-        """Compute by how many nats estimates of these and of your tables violate the relation."""
-        excess = found - self.factor * original
-        return max(excess, 0.0) if self.at_most else excess
-
-
-def self_consistency(
-    x: np.ndarray, y: np.ndarray, *, process: laws.Map | None = None, seed: int = 0
-) -> tuple[Consistency, ...]:
-    """Derive pairs of tables from x and y, with the relation that their information satisfies.
-
-    * ``independence``: every row of x with the y of another row: I = 0.
-    * ``data-processing``: y together with a function h(y) of it: I is unchanged.
-    * ``processed``: h(y) alone: I is at most the original one.
-    * ``additivity``: the two halves of the rows as one table of twice the columns: I doubles.
-
-    An estimator that violates a relation by more than its error is wrong on your data. Rows must
-    be independent of each other, or the first and the last relation do not hold.
-
-    References:
-        Song and Ermon, 2020, Section 6.2, https://arxiv.org/abs/1910.06222
-
-    Arguments:
-        x: Numbers, rows by columns, or a vector.
-        y: The same number of rows.
-        process: h, which maps rows of y to rows; by default tanh of random directions, half as
-            many (rounded up) as y has columns.
-        seed: Seed of the order of rows and of the directions.
-    """
-    x, y = numbers_of(x, "x"), numbers_of(y, "y")
-    if len(x) != len(y) or len(x) < 4 or max(x.ndim, y.ndim) > 2:
-        shapes = f"x has shape {x.shape} and y {y.shape}"
-        raise ValueError(f"{shapes}; pass tables with the same number of rows, at least 4")
-    generator = np.random.default_rng(seed)
-    order = generator.permutation(len(x))
-    # A cyclic shift of a random order: no row keeps its own partner.
-    others = np.empty_like(y)
-    others[order] = y[np.roll(order, 1)]
-    made = numbers_of((process or _squashed(y.shape[1], generator))(y), "process(y)")
-    both = np.hstack((y, made))
-    x_doubled, y_doubled = (_halves_side_by_side(side, order) for side in (x, y))
-    return (
-        Consistency("independence", x, others, 0.0, False, "I(x; y of another row) = 0"),
-        Consistency("data-processing", x, both, 1.0, False, "I(x; y, h(y)) = I(x; y)"),
-        Consistency("processed", x, made, 1.0, True, "I(x; h(y)) ≤ I(x; y)"),
-        Consistency("additivity", x_doubled, y_doubled, 2.0, False, "I(x, x'; y, y') = 2 I(x; y)"),
-    )
-
-
-def _halves_side_by_side(table: laws.Columns, order: np.ndarray) -> np.ndarray:
-    half = len(order) // 2
-    return np.hstack((table[order[:half]], table[order[half : 2 * half]]))
-
-
-def _squashed(width: int, generator: np.random.Generator) -> laws.Map:
-    directions = generator.standard_normal((width, (width + 1) // 2)) / np.sqrt(width)
-
-    def process(y: laws.Columns) -> np.ndarray:
-        spread = y.std(axis=0)
-        return np.tanh((y - y.mean(axis=0)) / np.where(spread > 0, spread, 1.0) @ directions)
-
-    return process
