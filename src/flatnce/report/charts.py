@@ -17,6 +17,7 @@ from typing import Any
 from flatnce.extras import require_extra
 
 __all__ = [
+    "COLOURS",
     "Axis",
     "Chart",
     "Fit",
