@@ -377,10 +377,6 @@ class MomentumEncoder(nn.Module):
             torch._foreach_copy_([*compress(mine, counted)], [*compress(theirs, counted)])
         self.updates.add_(1)
 
-    def extra_repr(self) -> str:
-        """The momentum, for print."""
-        return f"momentum={self.momentum}"
-
 
 def _tensors(module: nn.Module) -> list[Tensor]:
     return [*module.parameters(), *module.buffers()]

@@ -17,12 +17,10 @@ from made_runs import (
     CEILING,
     EVALUATION,
     POOL_CEILING,
-    STEPS,
     charts_of,
     config_of,
     html_without_charts,
     lines_of,
-    write_run,
 )
 
 WRITTEN = ("loss", "mi", "pool-mi", "ess", "gain", "knn", "temperature", "rate", "speed")
@@ -122,15 +120,6 @@ def test_every_diagnostic_of_the_registry_is_on_the_page(tmp_path, name):
     assert DIAGNOSTICS[name].label.lower() in shown, f"add {name} to pretrain/page/run.py"
 
 
-def test_a_verdict_from_before_there_was_evidence_is_not_listed(tmp_path):
-    place = write_run(tmp_path / "first", finished=False)
-    log = RunLog.reopen(place, kind="train", step=STEPS)
-    for step, kind in ((10, "undecided"), (100, "healthy")):
-        log.log({**VERDICT, "step": step, "since": 10, "verdict": kind, "remedies": []})
-    text = html_without_charts(page_of_run(place))
-    assert "ndecided" not in text and "Verdict at step" not in text
-
-
 def test_the_story_comes_first(folder):
     page = page_of_run(folder)
     found = "Saturated since step 280: MI 4.07 of 4.14 nats."
@@ -139,8 +128,6 @@ def test_the_story_comes_first(folder):
     wanted = ["What the verdict rests on", "Evaluations", "Key numbers", "During training"]
     assert headings[:4] == wanted
     assert page.sections[0].figures[0].chart.name == "chart-gain" and page.progress is None
-    topics = [paragraph.topic for paragraph in page.sections[3].prose]
-    assert topics == ["Verdict at step 300", "Verdict at step 20"]
 
 
 @pytest.mark.parametrize("kind", [rule.kind for rule in (*RULES, HEALTHY, UNDECIDED)])

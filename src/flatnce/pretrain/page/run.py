@@ -124,7 +124,7 @@ def page_of_run(directory: str | Path) -> Page:
         *([result] if evaluations else []),
         *neighbours,
         Section("Key numbers", table=_key_numbers(run)),
-        Section("During training", _earlier(run), figures=list(figures.values())),
+        Section("During training", figures=list(figures.values())),
         encoder,
         Section("Configuration", table=config, folded=True),
     ]
@@ -241,21 +241,6 @@ def _verdict(run: Run, settings: Mapping[str, Any]) -> tuple[str, str]:
     todo = f"What to do: {remedies.replace('; ', '; or ')}." if remedies else ""
     todo = todo or CATALOGUE["verdict"][kind].get("todo", "")
     return kind, f"{capitalised(found or TEXT['no_verdict'])}. {todo}"
-
-
-def _earlier(run: Run) -> list[Paragraph]:
-    """The verdicts of the run, the newest first, if it changed; at most 20.
-
-    Without those from before there was evidence: a later one may hold for the same steps.
-    """
-    said = [record for record in run.metrics if record.get("kind") == "verdict"]
-    said = [record for record in said if record["verdict"] != "undecided"]
-    if len(said) < 2:
-        return []
-    return [
-        Paragraph(f"{one['verdict']}: {one['evidence']}.", f"Verdict at step {one['step']:,}")
-        for one in reversed(said[-20:])
-    ]
 
 
 def _key_numbers(run: Run) -> Table:
