@@ -203,7 +203,7 @@ def test_there_is_no_verdict_that_is_normal_in_the_first_epoch(tmp_path):
     idle = train_line(50, mi=0.0, gain=0.9)
     early = page_of_run(write(tmp_path / "early", [idle], finished=False))
     assert early.lead.startswith("Undecided since step 50: MI 0.00 of 4.14 nats; a verdict needs")
-    assert early.lead.endswith("one epoch. Let the run go on.")
+    assert early.lead.endswith("one epoch. Let the run go on, or train a new one for longer.")
     late = page_of_run(write(tmp_path / "late", [idle, {**idle, "epoch": 1.5}], False))
     assert late.lead.startswith("Not learning since step 50: MI 0.00 of 4.14 nats. What to do:")
 

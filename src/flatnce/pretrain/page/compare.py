@@ -125,9 +125,9 @@ class Contrast:
     def said(self) -> str:
         """The contrast in a few words."""
         mean, ends = self.paired.mean, _interval(self)
-        difference = "" if mean is None else f"{self.measure.text(mean, '+')} "
-        interval = f"({ends}), " if ends else ""
-        return f"{self.name}, {self.place}: {difference}{interval}{self.paired.reading}"
+        difference = "" if mean is None else f"{self.measure.text(mean, '+')}, "
+        found = f"{difference[:-2]} ({ends}), " if ends else difference
+        return f"{self.name}, {self.place}: {found}{self.paired.reading}"
 
 
 @dataclass(frozen=True)
