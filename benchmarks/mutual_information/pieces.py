@@ -9,6 +9,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 
+from mixtures import MIXTURES
+
 from flatnce import mi
 from flatnce.environment import plain
 from flatnce.pretrain.runs.log import environment
@@ -16,7 +18,7 @@ from flatnce.pretrain.runs.log import environment
 
 def task_rows(methods, task, n, seeds):
     """Estimates of a task by each method, as plain records; the seeds are trained together."""
-    law = mi.tasks.find(task)
+    law = MIXTURES.get(task) or mi.tasks.find(task)
     pairs = [law.sample(n, seed) for seed in seeds]
     return [_task_row(method, law, pairs, tuple(seeds)) for method in methods]
 

@@ -9,7 +9,7 @@ from scipy import stats
 from scipy.special import ndtr, ndtri
 
 from flatnce.mi import tasks
-from flatnce.mi.tasks.laws import Additive, Inliers, Mapped, Student
+from flatnce.mi.tasks.laws import Additive, Mapped, Student
 
 
 def covariance_of(id):
@@ -66,30 +66,11 @@ def test_student_information_in_elementary_terms(law, exact):
     assert law.information() == pytest.approx(exact, abs=1e-13)
 
 
-# Listed by others from 100,000 draws; the errors of such a mean are 0.002 to 0.003.
-@pytest.mark.parametrize(
-    ("id", "listed"),
-    [
-        ("cross-0.9", 0.409),
-        ("concentric-3v1-5", 0.456),
-        ("concentric-5v1-5", 0.626),
-        ("concentric-3v1-10", 0.556),
-        ("concentric-5v1-10", 0.749),
-        ("concentric-25v1-5", 1.190),
-        ("inliers-5v5-0.2", 0.633),
-        ("inliers-25v25-0.2", 0.634),
-        ("inliers-5v5-0.5", 0.2695),
-    ],
-)
-def test_mixtures_agree_with_the_rough_values_listed_for_them(id, listed):
-    assert tasks.find(f"mixture-{id}").mi == pytest.approx(listed, abs=0.005)
-
-
 @pytest.mark.parametrize("id", [task.id for task in tasks.suite("mixture")])
 def test_an_integral_is_as_accurate_as_it_says(id):
     task = tasks.find(id)
     law = task.law.base if isinstance(task.law, Mapped) else task.law
-    finer = replace(law, pieces=3) if isinstance(law, Inliers) else replace(law, step=0.07)
+    finer = replace(law, step=0.07)
     assert abs(task.mi - finer.information()) < task.accuracy
     assert task.accuracy == 1e-9
 
@@ -192,8 +173,6 @@ MARGINS = [  # task, side, the margin's distribution function; maps are undone a
     ("multinormal-dense-25-25-0.5", 1, ndtr),
     ("multinormal-sparse-25-25-2-2.0", 1, ndtr),
     ("staircase-6", 1, ndtr),
-    ("mixture-cross-0.9", 1, ndtr),
-    ("mixture-inliers-5v5-0.5", 1, ndtr),
 ]
 
 

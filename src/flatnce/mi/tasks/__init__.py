@@ -8,9 +8,7 @@ value in nats, computed from the law), ``accuracy``, ``description``, ``sample(n
 
 An id of bmi reads from the outside in: ``spiral-normal_cdf-multinormal-sparse-5-5-2-2.0`` is the
 spiral of Φ of a sparse normal law with 5 columns per side, 2 correlated pairs and strength 2. The
-draws are ours (another generator). The mixtures are our own laws. For the cross, the shells and
-the inliers we chose parameters that give the values listed for bmi's second tier within 0.004
-(those come from 100,000 draws): the same values need not mean the same laws.
+draws are ours (another generator). The mixtures are our own laws.
 
 References:
     Czyż, Grabowski, Vogt, Beerenwinkel, Marx, 2023. Beyond Normal: On the Evaluation of Mutual
@@ -51,9 +49,6 @@ __all__ = [
     "staircase",
     "flo",
     "null",
-    "cross",
-    "concentric",
-    "inliers",
     "wave",
     "galaxy",
 ]
@@ -227,33 +222,6 @@ def null(size: int) -> Task:
     return Task(f"null-{size}v{size}", law, f"{size} + {size} independent normal columns", "null")
 
 
-def cross(correlation: float) -> Task:
-    """An X-shaped cloud: half of the pairs have this correlation, half minus it."""
-    if not 0 < correlation <= 0.99:  # thinner arms need a grid of gigabytes
-        raise ValueError(f"correlation={correlation!r}: give a number above 0, at most 0.99")
-    about = f"two normals with correlation {correlation:g} or −{correlation:g} at random"
-    return Task(f"mixture-cross-{correlation:g}", laws.Cross(correlation), about, "mixture")
-
-
-def concentric(size: int, shells: int) -> Task:
-    """X normal in ``size`` columns, of scale k from 1 to ``shells`` at random; Y is about k."""
-    check_at_least("size", size, 1)
-    check_at_least("shells", shells, 2)
-    about = f"X normal in {size} columns with scale k, Y about k, k from 1 to {shells} at random"
-    law = laws.Concentric(size, shells)
-    return Task(f"mixture-concentric-{size}v1-{shells}", law, about, "mixture")
-
-
-def inliers(size: int, share: float) -> Task:
-    """Two correlated pairs of columns; in a share of the rows Y is independent of X."""
-    check_at_least("size", size, 2)
-    if not 0 < share < 1:
-        raise ValueError(f"share={share!r}: give a number between 0 and 1")
-    about = f"{size} + {size} normal columns, two pairs with correlation 0.8 but for {share:.0%}"
-    law = laws.Inliers(size, share)
-    return Task(f"mixture-inliers-{size}v{size}-{share:g}", law, f"{about} of rows", "mixture")
-
-
 def wave() -> Task:
     """Twelve clusters along a wave: X nearly fixes Y, and Y leaves several places for X."""
     centres = tuple((float(k), 1.5 * math.sin(math.pi * k / 3)) for k in range(12))
@@ -277,9 +245,6 @@ def _tasks() -> Iterator[Task]:
     for size in (1, 10):
         yield from (flo(size, 0.99 * point / 19) for point in range(20))
     yield from (null(size) for size in (1, 5, 20))
-    yield cross(0.9)
-    yield from (concentric(*shells) for shells in ((3, 5), (5, 5), (3, 10), (5, 10), (25, 5)))
-    yield from (inliers(*shares) for shares in ((5, 0.2), (25, 0.2), (5, 0.5), (25, 0.5)))
     yield from (wave(), galaxy())
 
 

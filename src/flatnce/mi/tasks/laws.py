@@ -186,7 +186,7 @@ def information_of_grid(
     return float((density * (logs[0] - logs[1] - logs[2])).sum() * u_step * v_step)
 
 
-def _normals(
+def normal_densities(
     centres: Float64[np.ndarray, " k"], spread: float, step: float
 ) -> Float64[np.ndarray, "k v"]:
     """The densities of normals with one spread, on a grid that holds them all."""
@@ -196,47 +196,15 @@ def _normals(
     return np.exp(-(scaled**2) / 2) / (spread * math.sqrt(2 * math.pi))
 
 
-def _of_products(x_logs: Float64[np.ndarray, "n k"], y_logs: Float64[np.ndarray, "n k"]) -> Ratios:
+def ratios_of_products(
+    x_logs: Float64[np.ndarray, "n k"], y_logs: Float64[np.ndarray, "n k"]
+) -> Ratios:
     """Of equally likely products of densities, whose logs may lack a constant that all share."""
 
     def total(logs: Float64[np.ndarray, "n k"]) -> Ratios:
         return np.logaddexp.reduce(logs, axis=1) - math.log(logs.shape[1])
 
     return total(x_logs + y_logs) - total(x_logs) - total(y_logs)
-
-
-@dataclass(frozen=True)
-class Cross(Law):
-    """Half the pairs are normal with correlation ρ, half with −ρ: an X-shaped cloud.
-
-    Both margins are standard normal, and they are uncorrelated: correlation detects nothing.
-    """
-
-    correlation: float
-    step: float = 0.2  # of the grid, in standard deviations across an arm
-    accuracy = QUADRATURE
-
-    def information(self) -> float:
-        step = self.step * math.sqrt(1 - self.correlation)
-        grid = np.arange(-REACH, REACH + step, step)
-        squares, product = grid[:, None] ** 2 + grid**2, grid[:, None] * grid
-        density = np.zeros_like(squares)
-        for rho in (self.correlation, -self.correlation):
-            left = 1 - rho**2
-            exponent = (squares - 2 * rho * product) / (2 * left)
-            density += np.exp(-exponent) / (4 * math.pi * math.sqrt(left))
-        return information_of_grid(density, step, step)
-
-    def draw(self, generator: np.random.Generator, n: int) -> Sample:
-        x, y = PairedNormal((self.correlation,)).draw(generator, n)
-        return x, y * generator.choice((-1.0, 1.0), (n, 1))
-
-    def pointwise(self, x: Left, y: Right) -> Ratios:
-        # Both arms have the same margins.
-        arms = [
-            PairedNormal((rho,)).pointwise(x, y) for rho in (self.correlation, -self.correlation)
-        ]
-        return np.logaddexp(*arms) - math.log(2)
 
 
 @dataclass(frozen=True)
@@ -255,8 +223,8 @@ class Clusters(Law):
 
     def information(self) -> float:
         x_centres, y_centres = np.array(self.centres).T
-        x_density = _normals(x_centres, self.x_spread, self.step)
-        y_density = _normals(y_centres, self.y_spread, self.step)
+        x_density = normal_densities(x_centres, self.x_spread, self.step)
+        y_density = normal_densities(y_centres, self.y_spread, self.step)
         density = x_density.T @ y_density / len(self.centres)
         return information_of_grid(density, self.step * self.x_spread, self.step * self.y_spread)
 
@@ -269,87 +237,7 @@ class Clusters(Law):
     def pointwise(self, x: Left, y: Right) -> Ratios:
         x_centres, y_centres = np.array(self.centres).T
         x_logs = -(((x[:, :1] - x_centres) / self.x_spread) ** 2) / 2
-        return _of_products(x_logs, -(((y - y_centres) / self.y_spread) ** 2) / 2)
-
-
-@dataclass(frozen=True)
-class Concentric(Law):
-    """Shells around the origin: with k random from 1 to K, X ~ N(0, k²I) and Y ~ N(k, τ²).
-
-    Only the length of X depends on Y, so the integral is over log‖X‖ and Y.
-    """
-
-    size: int  # columns of X
-    shells: int  # K
-    spread: float = 0.1  # τ
-    step: float = 0.2  # of the grid: for Y in units of τ, for log‖X‖ in half standard deviations
-    accuracy = QUADRATURE
-
-    def information(self) -> float:
-        d, scales = self.size, np.arange(1, self.shells + 1)
-        t_step = self.step / math.sqrt(2 * d) / 2  # one deviation is about 1/√(2d)
-        # log‖X‖ falls like exp(dt) to the left and faster than any exponential to the right.
-        t = np.arange(-40 / d, math.log(self.shells * (math.sqrt(d) + REACH)), t_step)
-        shifted = t - np.log(scales)[:, None]
-        constant = (d / 2 - 1) * math.log(2) + math.lgamma(d / 2)
-        radial = np.exp(d * shifted - np.exp(2 * shifted) / 2 - constant)
-        y_density = _normals(scales.astype(np.float64), self.spread, self.step)
-        density = radial.T @ y_density / self.shells
-        return information_of_grid(density, t_step, self.step * self.spread)
-
-    def draw(self, generator: np.random.Generator, n: int) -> Sample:
-        shell = generator.integers(1, self.shells + 1, (n, 1)).astype(np.float64)
-        x = shell * generator.standard_normal((n, self.size))
-        return x, shell + self.spread * generator.standard_normal((n, 1))
-
-    def pointwise(self, x: Left, y: Right) -> Ratios:
-        scales = np.arange(1.0, self.shells + 1)
-        squares = np.square(x).sum(axis=1, keepdims=True)
-        x_logs = -squares / (2 * scales**2) - self.size * np.log(scales)
-        return _of_products(x_logs, -(((y - scales) / self.spread) ** 2) / 2)
-
-
-@dataclass(frozen=True)
-class Inliers(Law):
-    """Two correlated pairs of columns; in a share α of the rows Y is independent of X.
-
-    The margins stay standard normal and the density ratio is r = α + (1 − α)e^q, where q is that
-    of the two pairs alone. Without inliers q = I₀ + ρL with L of the standard Laplace law (half
-    the difference of two χ² of two degrees each), so I = E[(1 − α + αe^{−q}) log r] is one
-    integral.
-    """
-
-    size: int  # columns of X, and of Y; at least two
-    share: float  # α
-    correlation: float = 0.8  # ρ of either pair
-    pieces: int = 1  # of the unit length, in the integral over |L|
-    accuracy = QUADRATURE
-
-    def information(self) -> float:
-        nodes, weights = np.polynomial.legendre.leggauss(24)
-        # The integrand falls like exp(−(1 − ρ)|L|) on its slower side.
-        starts = np.arange(0, 45 / (1 - self.correlation), 1 / self.pieces)
-        lengths = starts[:, None] + (nodes + 1) / (2 * self.pieces)
-        mass = np.exp(-lengths) / 2 * weights / (2 * self.pieces)
-        alone = self._pairs().information()
-        total = 0.0
-        for sign in (1, -1):
-            q = alone + sign * self.correlation * lengths
-            ratio = np.logaddexp(math.log(self.share), math.log1p(-self.share) + q)
-            total += float((mass * (1 - self.share + self.share * np.exp(-q)) * ratio).sum())
-        return total
-
-    def draw(self, generator: np.random.Generator, n: int) -> Sample:
-        x, y = self._pairs().draw(generator, n)
-        fresh = generator.standard_normal((n, self.size))
-        return x, np.where(generator.uniform(size=(n, 1)) < self.share, fresh, y)
-
-    def pointwise(self, x: Left, y: Right) -> Ratios:
-        pairs = self._pairs().pointwise(x, y)
-        return np.logaddexp(math.log(self.share), math.log1p(-self.share) + pairs)
-
-    def _pairs(self) -> PairedNormal:
-        return PairedNormal((self.correlation,) * 2 + (0.0,) * (self.size - 2))
+        return ratios_of_products(x_logs, -(((y - y_centres) / self.y_spread) ** 2) / 2)
 
 
 @dataclass(frozen=True)
