@@ -285,3 +285,11 @@ def test_a_critic_replaces_another_method_only_outside_its_interval():
     assert kept.method == without.method != "critic" and kept.high == without.high > 0.001
     replaced = best_estimate(x, y, CriticValues(nats=0.3, lower=0.2, **values))
     assert replaced.method == "critic" and replaced.nats == 0.3
+
+
+def test_independent_columns_that_are_not_normal_have_no_open_interval():
+    x, y = np.random.default_rng(0).uniform(size=(2, 400, 3)) ** 4
+    x[:, 1:] *= x[:, :1]  # within x alone
+    little = _critic(start=0.0, validation=0.01, nats=0.002, lower=0.0, train=0.1)
+    found = best_estimate(x, y, little)
+    assert found.nats < 0.1 and found.high < 0.5

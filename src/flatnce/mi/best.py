@@ -237,15 +237,15 @@ def _in_many_columns(
     if near.nats - 2 * near.error > found and not hidden:
         if rows < 3 * columns and found < near.nats / 2:
             return "neighbours", few, replace(near, above=math.log(rows))
-        value = _disagreeing(near, found)
-        return "neighbours", "neighbours find more than critics on validation rows", value
+        why = "neighbours find more than critics on validation rows"
+        return "neighbours", why, _disagreeing(near, found)
     if gaussian is not None and critic.nats - 2 * critic.standard_error <= gaussian.nats:
         apart = max(gaussian.nats - found, 0.0) / 2
         above = gaussian.above + max(critic.train - critic.nats, apart)
         value = replace(gaussian, below=gaussian.below + apart, above=above)
         return "gaussian-copula", "critics on held-out rows do not contradict correlations", value
     value = _from_critic(critic)
-    if rows < 3 * columns or critic.train > 3 * critic.nats:
+    if rows < 3 * columns:
         return "critic", few, replace(value, above=math.log(rows))
     return "critic", f"{columns} columns, and not a Gaussian dependence", value
 

@@ -317,10 +317,8 @@ def prepare(
 def _blocks_for(tables: cleaning.CleanTables) -> int | None:
     """The length of blocks that the memory of the rows asks for; None if they have none."""
     memory = memory_of(tables.x, tables.y)
-    if memory is None:
-        return None
-    blocks = memory.blocks(len(tables.x))
-    if blocks is None:
+    blocks = None if memory is None else memory.blocks(len(tables.x))
+    if memory is not None and blocks is None:
         raise ValueError(
             "blocks='auto': the memory of these rows is too long for 20 blocks; "
             "add rows, or difference the columns first"
