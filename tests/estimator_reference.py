@@ -52,15 +52,6 @@ def flo_cross_fitted(scores, pool):
     return mean(values)
 
 
-def tuba(scores, pool):
-    values = []
-    for i, row in enumerate(scores):
-        log_baseline = log_mean_exp(pool[i])
-        tail = mean(math.exp(value - log_baseline) for value in others(row, i))
-        values.append(1 + row[i] - log_baseline - tail)
-    return mean(values)
-
-
 def _centred(scores, pool):
     return [
         [value - log_mean_exp(beside) for value in row]
@@ -86,7 +77,6 @@ def flatnce(scores, pool=None):
 READOUTS = {
     "infonce": infonce,
     "flo-cross-fitted": flo_cross_fitted,
-    "tuba": tuba,
     "dv-recentred": dv_recentred,
     "flatnce": flatnce,
 }

@@ -56,11 +56,10 @@ class Readout:
 NOTES: Mapping[str, str] = {
     "infonce": "all test pairs, calibrated and bounded below; at most the log of their number",
     "flo-cross-fitted": "u from validation rows; may exceed InfoNCE's ceiling by 1, varies more",
-    "tuba": "baseline from validation rows; heavy tails, useless where information is high",
     "dv-recentred": "a bound only in the limit of many rows; biased upward on few",
     "flatnce": "minus û, the partner left out of the pool; biased upward",
 }
-BOUNDS = ("infonce", "flo-cross-fitted", "tuba")
+BOUNDS = ("infonce", "flo-cross-fitted")
 
 
 @dataclass(frozen=True)
@@ -138,7 +137,6 @@ def _values(sums: GroupSums, without: int | None = None) -> Values:
     return {
         "infonce": float(bounds.with_floor(own, sums.floor).mean()),
         "flo-cross-fitted": float(bounds.flo(statistics, dual)),
-        "tuba": float(bounds.nwj(centred)),
         "dv-recentred": float(bounds.donsker_varadhan(centred)),
         "flatnce": float(bounds.flatnce(statistics)),
     }
