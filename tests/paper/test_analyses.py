@@ -13,11 +13,8 @@ from flatnce.paper.reproduce.analyses import (
     centred_by_epoch,
     checkpoint_points,
     costs,
-    largest_usable,
     mi_and_accuracy,
-    seconds_at,
     speed_up,
-    stepping_seconds,
 )
 from flatnce.paper.reproduce.engine import analyse
 from flatnce.paper.reproduce.experiment import EXPERIMENTS, Setting, TrainingRun
@@ -42,70 +39,51 @@ def runs_of(name, made, setting=None):
     return Runs(EXPERIMENTS[name], made, setting or Setting())
 
 
-def lines_of(knn, speed, steps_per_epoch=10, wall=1000.0, **more):
-    """A check and a line of training an epoch; the wall clock is far from the time in steps."""
-    found = []
-    for i, value in enumerate(knn, start=1):
-        at = {"step": i * steps_per_epoch, "epoch": float(i), "seconds": i * wall}
-        found.append({**at, "knn": value, "images_per_second": speed, **more})
-    return found
+def lines_of(knn, **more):
+    """A check per epoch of ten steps."""
+    return [
+        {"step": 10 * i, "epoch": float(i), "knn": value, **more}
+        for i, value in enumerate(knn, start=1)
+    ]
 
 
 # Speed-ups.
 
 
-def speed_run(batch, knn, speed, seed=0, failure=""):
+def speed_run(batch, knn, seed=0, failure=""):
     variables = {"backbone": "resnet18", "batch_size": batch}
-    return finished(lines_of(knn, speed), variables, seed, failure, batch_size=batch)
-
-
-def test_time_in_steps_leaves_checks_and_saving_out():
-    run = speed_run(64, [0.1, 0.2], speed=128.0)
-    assert stepping_seconds(run) == {0: 0.0, 10: 5.0, 20: 10.0}
-    slower = finished(
-        [
-            {"step": 10, "images_per_second": 64.0},
-            {"step": 15, "knn": 0.5},
-            {"step": 20, "images_per_second": 32.0},
-        ],
-        batch_size=64,
-    )
-    clock = stepping_seconds(slower)
-    assert clock == {0: 0.0, 10: 10.0, 20: 30.0}
-    assert seconds_at(clock, 15) == 20.0
+    return finished(lines_of(knn), variables, seed, failure, batch_size=batch)
 
 
 def read_speed(*finished_runs):
     return speed_up(runs_of("fig-speedup", finished_runs))
 
 
-def test_the_speed_up_is_by_seconds_in_steps_to_the_base_batchs_end():
-    # 95 % of 0.8 is 0.76: batch 64 is there at epoch 4 (20 s), batch 256 at 3 (15 s), batch 1024
-    # at 2 (5 s), whatever the wall clock says.
+def test_the_speed_up_is_by_epochs_to_the_base_batchs_end():
+    # 95 % of 0.8 is 0.76: batch 64 is there at epoch 4, batch 256 at 3, batch 1024 at 2.
     found = read_speed(
-        speed_run(64, [0.2, 0.4, 0.7, 0.77], 128.0),
-        speed_run(256, [0.3, 0.6, 0.78, 0.8], 512.0),
-        speed_run(1024, [0.5, 0.79, 0.8, 0.8], 4096.0),
+        speed_run(64, [0.2, 0.4, 0.7, 0.77]),
+        speed_run(256, [0.3, 0.6, 0.78, 0.8]),
+        speed_run(1024, [0.5, 0.79, 0.8, 0.8]),
     )
     cells = [row["measures"] for row in found.rows]
-    assert [one["seconds in steps to 76.0%"]["values"] for one in cells] == [[20.0], [15.0], [5.0]]
     assert [one["epochs to 76.0%"]["values"] for one in cells] == [[4.0], [3.0], [2.0]]
     assert found.words["Backbone resnet18"] == (
-        "to 76.0% kNN, by seconds in steps: batch 64 is 0.75 times as fast as batch 256; batch "
-        "1024 is 3.00 times as fast as batch 256."
+        "to 76.0% kNN, in epochs: batch 64 is 0.75 times as fast as batch 256; batch 1024 is 1.50 "
+        "times as fast as batch 256."
     )
-    by_time = next(picture for picture in found.pictures if picture["name"].endswith("seconds"))
-    assert by_time["lines"][2]["x"] == [2.5, 5.0, 7.5, 10.0]
-    assert by_time["references"]["target"] == pytest.approx(0.76)
+    (picture,) = found.pictures
+    assert picture["lines"][2]["x"] == [1.0, 2.0, 3.0, 4.0]
+    assert picture["references"]["target"] == pytest.approx(0.76)
 
 
 @pytest.mark.parametrize("failure", ["", "diverged"])
 def test_no_speed_up_is_stated_where_a_seed_fell_short(failure):
     found = read_speed(
-        speed_run(256, [0.3, 0.6, 0.78, 0.8], 512.0),
-        speed_run(256, [0.3, 0.6, 0.78, 0.8], 512.0, seed=1),
-        speed_run(1024, [0.5, 0.79, 0.8, 0.8], 4096.0),
-        speed_run(1024, [0.1] * 4, 4096.0, seed=1, failure=failure),
+        speed_run(256, [0.3, 0.6, 0.78, 0.8]),
+        speed_run(256, [0.3, 0.6, 0.78, 0.8], seed=1),
+        speed_run(1024, [0.5, 0.79, 0.8, 0.8]),
+        speed_run(1024, [0.1] * 4, seed=1, failure=failure),
     )
     said = found.words["Backbone resnet18"]
     assert "batch 1024 did not reach it in 1 of 2 seeds" in said and "times as fast" not in said
@@ -115,9 +93,7 @@ def test_no_speed_up_is_stated_where_a_seed_fell_short(failure):
 
 
 def test_without_the_base_batch_there_is_no_target():
-    found = read_speed(
-        speed_run(256, [], 1.0, failure="diverged"), speed_run(1024, [0.5, 0.8], 4096.0)
-    )
+    found = read_speed(speed_run(256, [], failure="diverged"), speed_run(1024, [0.5, 0.8]))
     assert "no target" in found.words["Backbone resnet18"]
     assert list(found.rows[1]["measures"]) == ["kNN at the end"]
 
@@ -126,7 +102,7 @@ def test_without_the_base_batch_there_is_no_target():
 
 
 def ess_runs(ess):
-    lines = lines_of([0.5] * 4, 1.0, ess=0.1, ess_with_positive=0.1, temperature=0.1)
+    lines = lines_of([0.5] * 4, ess=0.1, ess_with_positive=0.1, temperature=0.1)
     for target, objective in ((0.1, "flatnce"), (0.4, "flatnce"), (None, "infonce")):
         variables = {"objective": objective} | ({} if target is None else {"ess": target})
         yield finished(lines, variables, objective=objective, checkpoint_every=ess)
@@ -170,7 +146,7 @@ def test_the_choice_is_made_on_held_out_training_images(held_out, chosen, monkey
     made = []
     for gamma, values in held_out.items():
         for seed, knn in enumerate(values):
-            lines = [] if knn is None else lines_of([knn], 1.0)
+            lines = [] if knn is None else lines_of([knn])
             failure = "diverged" if knn is None else ""
             made.append(finished(lines, {"gamma": gamma}, seed, failure))
     said = best(runs_of("fig-mi", made), "gamma", "Best")["Best"]
@@ -183,12 +159,12 @@ def test_the_choice_is_made_on_held_out_training_images(held_out, chosen, monkey
 
 
 def test_where_the_objectives_part():
-    infonce = lines_of([0.4, 0.5], 1.0)
+    infonce = lines_of([0.4, 0.5])
     for one, share in zip(infonce, (0.5, 0.95), strict=True):
         one |= {"mi": share * 2.0, "mi_ceiling": 2.0}
     made = [
         finished(lines, {"objective": name, "batch_size": 32}, objective=name)
-        for name, lines in (("infonce", infonce), ("flatnce", lines_of([0.41, 0.55], 1.0)))
+        for name, lines in (("infonce", infonce), ("flatnce", lines_of([0.41, 0.55])))
     ]
     found = runs_of("fig-batch-size", made)
     (cloud,) = parting_chart(found, "", "")[0]["lines"]
@@ -358,19 +334,6 @@ def test_groups_differ_in_more_than_the_seed():
     groups = runs_of("fig-ess", made).groups
     assert [group.label for group in groups] == ["InfoNCE", "FlatNCE"]
     assert [[run.config.run.seed for run in group.runs] for group in groups] == [[0, 1], [2, 3]]
-
-
-@pytest.mark.parametrize(
-    "ends, largest",
-    [
-        ({0.1: [0.80], 0.3: [0.81], 1.0: [0.795], 3.0: [0.5]}, 1.0),
-        ({0.1: [0.80], 0.3: [0.81, None]}, 0.1),
-        ({0.1: [None]}, None),
-    ],
-    ids=["within two points", "one seed diverged", "nothing"],
-)
-def test_the_largest_usable_rate(ends, largest):
-    assert largest_usable(ends) == largest
 
 
 def test_pearson_agrees_with_its_definition():

@@ -13,7 +13,6 @@ import pytest
 from flatnce.cli import main
 from flatnce.paper.reproduce import command, engine, runs
 from flatnce.paper.reproduce import store as store_module
-from flatnce.paper.reproduce.analyses import negatives_of
 from flatnce.paper.reproduce.engine import amount_of_work, plan_runs, reproduce
 from flatnce.paper.reproduce.experiment import EXPERIMENTS, Setting, TrainingRun
 from flatnce.paper.reproduce.page import reproduce_page
@@ -38,7 +37,6 @@ IN_THE_PAPER = {
     "fig-ess": ("Figure 5", "InfoNCE|FlatNCE"),
     "fig-ess-target": ("Figure 6", "ESS held|FlatNCE|InfoNCE"),
     "fig-ess-schedule": ("Algorithm S1", "0.2 held|0.1 to 0.4"),
-    "fig-learning-rate": ("Section 4", "126 neg.|254 neg.|191 neg.|575 neg.|by batch|by queue"),
     "fig-holder": ("Proposition 3.7", "Hölder / FlatNCE at γβ|1 / γ"),
     "table-1": ("Table 1", "DV|NWJ|InfoNCE|FlatNCE|SMILE|16|64|2 nats"),
     "table-linear": ("Tables 2 and S3", "InfoNCE|FlatNCE"),
@@ -50,10 +48,7 @@ IN_THE_PAPER = {
 WITHOUT_RUNS = ("table-cost", "table-1", "primal-dual", "fig-holder")  # of `flatnce train`
 # Those below train nothing but more runs of the kinds that the others train; from the committed
 # records they are drawn in test_committed_records.py.
-MORE_RUNS = (
-    *("fig-batch-size", "fig-speedup", "fig-ess-target"),
-    *("fig-ess-schedule", "fig-learning-rate"),
-)
+MORE_RUNS = ("fig-batch-size", "fig-speedup", "fig-ess-target", "fig-ess-schedule")
 TO_TRAIN = [
     pytest.param(name, marks=pytest.mark.slow) if name in MORE_RUNS else name
     for name in EXPERIMENTS
@@ -495,16 +490,6 @@ def test_an_experiment_says_which_options_change_it(name, all_sets):
         assert {one.config.data.data for one in usual} == {"./here"}
     else:
         assert usual == plan_runs(experiment, Setting("paper"))
-
-
-def test_with_a_queue_nothing_but_the_number_of_negatives_differs(committed):
-    plan = plan_runs(EXPERIMENTS["fig-learning-rate"], Setting("smoke"))
-    queued = [one.config for one in plan if one.config.model.queue]
-    alike = {one.override(queue=128, rate=0.1) for one in queued}
-    assert len(alike) == 1 and len({one.model.queue for one in queued}) == 2
-    for run in plan:
-        logged = committed.find(run).record["metrics"][-1]["negatives"]
-        assert logged == negatives_of(run.config)
 
 
 def test_the_command_says_first_how_much_there_is_to_do(copy, capsys):

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,7 +25,7 @@ from flatnce.paper.charts import (
 from flatnce.paper.reproduce.experiment import OBJECTIVES, Findings, TrainingRun
 from flatnce.paper.reproduce.runs import (
     NAMES,
-    Group,
+    Curve,
     Runs,
     cell,
     checkpoints,
@@ -44,94 +43,57 @@ from flatnce.pretrain.evaluation import missing_sets
 TARGET_SHARE = 0.95  # of the accuracy at which the base batch ends
 BASE_BATCH = 256
 
-Clock = Mapping[int, float]
-
-
-def stepping_seconds(run: TrainingRun) -> dict[int, float]:
-    """Seconds spent in training steps up to each logged step, without checks and saving."""
-    batch = run.config.run.batch_size
-    clock, total, before = {0: 0.0}, 0.0, 0
-    for one in run.record["metrics"]:
-        if "images_per_second" in one:
-            total += (one["step"] - before) * batch / one["images_per_second"]
-            before = one["step"]
-            clock[before] = total
-    return clock
-
-
-def seconds_at(clock: Clock, step: int) -> float:
-    """The clock at a step, by linear interpolation."""
-    return float(np.interp(step, list(clock), list(clock.values())))
-
 
 def speed_up(runs: Runs) -> Findings:
-    """Accuracy by epoch and by time; how long each batch size takes to a common accuracy."""
+    """Accuracy by epoch, and how many epochs each batch size takes to a common accuracy."""
     rows, charts, words = [], [], {}
     for net in runs.distinct("backbone"):
-        groups = runs.where(backbone=net)
         (base,) = runs.where(backbone=net, batch_size=BASE_BATCH)
         end = mean(base.curve("knn").last())
         target = None if end is None else TARGET_SHARE * end
-        seconds, by_epoch, by_time = {}, [], []
-        for series, group in enumerate(groups):
+        epochs, lines = {}, []
+        for series, group in enumerate(runs.where(backbone=net)):
             size, curve = group.variables["batch_size"], group.curve("knn")
-            clocks = [{} if run.failure else stepping_seconds(run) for run in group.runs]
-            known = [clock for clock in clocks if clock]
-            times = [fmean(seconds_at(clock, step) for clock in known) for step in curve.steps]
-            by_epoch.append(line(f"batch {size}", curve.epochs, curve.by_epoch, series))
-            by_time.append(line(f"batch {size}", times, curve.by_epoch, series))
-            epochs, seconds[size] = _reached(group, target, clocks)
+            lines.append(line(f"batch {size}", curve.epochs, curve.by_epoch, series))
             cells = {"kNN at the end": cell(curve.last(), "share")}
             if target is not None:
-                cells[f"epochs to {target:.1%}"] = _to_target(epochs, "epochs")
-                cells[f"seconds in steps to {target:.1%}"] = _to_target(seconds[size], "seconds")
+                epochs[size] = [first_epoch(curve, values, target) for values in curve.values]
+                cells[f"epochs to {target:.1%}"] = _to_target(epochs[size])
             rows.append(row(group, cells))
-        words[f"Backbone {net}"] = _speed_sentence(seconds, target)
-        y, references = accuracy_axis("kNN"), {"target": target}
-        for over, x, lines in (
-            ("epoch", axis("epoch"), by_epoch),
-            ("seconds", axis("seconds in steps"), by_time),
-        ):
-            heading = runs.experiment.heading(over, net=net)
-            charts += chart("lines", heading, x, y, lines, references=references)
+        words[f"Backbone {net}"] = _speed_sentence(epochs, target)
+        heading, y = runs.experiment.heading("epoch", net=net), accuracy_axis("kNN")
+        charts += chart("lines", heading, axis("epoch"), y, lines, references={"target": target})
     return Findings(rows, charts, words)
 
 
-def _reached(group: Group, target: float | None, clocks: Sequence[Clock]) -> tuple[Values, Values]:
-    """Epoch and seconds in steps of the first check at which each run was at the target."""
-    curve = group.curve("knn")
-    epochs: Values = []
-    seconds: Values = []
-    for values, clock in zip(curve.values, clocks, strict=True):
-        places = range(len(values)) if target is not None else ()
-        first = next((i for i in places if (values[i] or 0.0) >= (target or 0.0)), None)
-        epochs.append(None if first is None else curve.epochs[first])
-        seconds.append(None if first is None else seconds_at(clock, curve.steps[first]))
-    return epochs, seconds
+def first_epoch(curve: Curve, values: Values, target: float) -> float | None:
+    """The epoch of the first check at which a run of the curve was at the target."""
+    checks = zip(curve.epochs, values, strict=False)
+    return next((epoch for epoch, value in checks if (value or 0.0) >= target), None)
 
 
-def _to_target(values: Values, unit: str) -> dict[str, Any]:
+def _to_target(epochs: Values) -> dict[str, Any]:
     """No mean where a seed fell short: the mean of the others would be too low."""
-    short = values.count(None)
+    short = epochs.count(None)
     if not short:
-        return cell(values, unit)
-    note = f"not reached in {short} of {len(values)} seeds"
-    return {**cell(values, unit), "mean": None, "sd": None, "note": note}
+        return cell(epochs, "epochs")
+    note = f"not reached in {short} of {len(epochs)} seeds"
+    return {**cell(epochs, "epochs"), "mean": None, "sd": None, "note": note}
 
 
-def _speed_sentence(seconds: Mapping[int, Values], target: float | None) -> str:
+def _speed_sentence(epochs: Mapping[int, Values], target: float | None) -> str:
     """Speed-ups over the base batch, where all seeds of both reached the target."""
     if target is None:
         return f"batch {BASE_BATCH} diverged from every seed, so there is no target to compare by."
-    base = seconds[BASE_BATCH]
+    base = epochs[BASE_BATCH]
     parts = []
-    for size, values in seconds.items():
+    for size, values in epochs.items():
         if short := values.count(None):
             parts.append(f"batch {size} did not reach it in {short} of {len(base)} seeds")
         elif size != BASE_BATCH and None not in base:
             ratio = (mean(base) or 0.0) / (mean(values) or math.nan)
             parts.append(f"batch {size} is {ratio:.2f} times as fast as batch {BASE_BATCH}")
-    return f"to {target:.1%} kNN, by seconds in steps: {'; '.join(parts)}."
+    return f"to {target:.1%} kNN, in epochs: {'; '.join(parts)}."
 
 
 # Figures 4 and S1: information and accuracy.
@@ -191,57 +153,6 @@ def checkpoint_points(run: TrainingRun, runs: Runs) -> list[dict[str, float]]:
             top1 = evaluations(run, protocol, step, **options)[0]["top1"]
             points.append({"epoch": epoch_of(run, step), **information, "top1": top1})
     return points
-
-
-# Section 4: learning rates.
-
-TOLERANCE = 0.02  # a rate is usable if its kNN is at most this far below the best
-
-
-def negatives_of(config: Any) -> int:
-    """Negatives per image: the other views of its batch, or with a queue all other keys."""
-    batch, queue = config.run.batch_size, config.model.queue
-    return batch - 1 + queue if queue else 2 * batch - 2
-
-
-def largest_usable(ends: Mapping[float, Values]) -> float | None:
-    """The largest rate within the tolerance of the best; none at which a seed diverged."""
-    means = {rate: mean(values) or 0.0 for rate, values in ends.items() if None not in values}
-    if not means:
-        return None
-    least = max(means.values()) - TOLERANCE
-    return max(rate for rate, value in means.items() if value >= least)
-
-
-def learning_rates(runs: Runs) -> Findings:
-    """Accuracy by rate, one line per number of negatives; the largest usable rate of each."""
-    rows, charts, words, largest_lines = [], [], {}, []
-    rate_axis = axis("learning rate", logarithmic=True)
-    for source, (variable, title) in enumerate(
-        (("batch_size", "by batch"), ("queue", "by queue"))
-    ):
-        lines, largest = [], {}
-        for series, value in enumerate(runs.distinct(variable)):
-            groups = runs.where(**{variable: value})
-            config = groups[0].runs[0].config
-            negatives, ends = negatives_of(config), {}
-            for group in groups:
-                ends[group.variables["rate"]] = end = runs.values(group, "knn")
-                more = {"batch_size": config.run.batch_size, "negatives": negatives}
-                rows.append(row(group, {"kNN at the end": cell(end, "share")}, **more))
-            lines.append(line(f"{negatives} neg.", list(ends), list(ends.values()), series))
-            if (rate := largest_usable(ends)) is not None:
-                largest[negatives] = rate
-        heading = runs.experiment.heading(variable)
-        charts += chart("lines", heading, rate_axis, accuracy_axis("kNN"), lines)
-        usable = [[rate] for rate in largest.values()]
-        largest_lines.append(line(title, list(largest), usable, source))
-        parts = [f"{rate:g} with {negatives} negatives" for negatives, rate in largest.items()]
-        words[f"Largest usable rate, {title}"] = f"{'; '.join(parts) or 'none'}."
-    ticks = sorted({negatives for one in largest_lines for negatives in one["x"]})
-    x = axis("negatives", ticks=ticks, logarithmic=True)
-    charts += chart("lines", runs.experiment.heading("largest"), x, rate_axis, largest_lines)
-    return Findings(rows, charts, words)
 
 
 # Tables of accuracies, beside the paper's.

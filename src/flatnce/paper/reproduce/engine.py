@@ -169,10 +169,10 @@ def plan_runs(experiment: Experiment, setting: Setting) -> list[TrainingRun]:
     base = _base_config(experiment, setting)
     plan = []
     for grid in experiment.grids:
-        choices = {name: setting.pick(choice) for name, choice in grid.items() if name != "fixed"}
+        choices = {name: setting.pick(choice) for name, choice in grid.items()}
         for values in itertools.product(*choices.values()):
             variables = dict(zip(choices, values, strict=True))
-            settings = dict(grid.get("fixed", {}))
+            settings: dict[str, Any] = {}
             for variable, value in variables.items():
                 settings |= experiment.choices.get(value, {variable: value})
             words = "-".join(f"{name}-{value}" for name, value in variables.items())

@@ -81,8 +81,7 @@ class Experiment:
     every_checkpoint: bool = False  #: keep every checkpoint, not only the last
     #: settings that all its runs share, beside those of the base
     settings: Mapping[str, Any] = field(default_factory=dict)
-    #: variables and their values, of which every combination is trained from every seed; the
-    #: settings in ``fixed`` are those of all runs of the grid
+    #: variables and their values, of which every combination is trained from every seed
     grids: Sequence[Mapping[str, Any]] = ()
     #: settings that a variable's value stands for, where it is not a setting's
     choices: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
