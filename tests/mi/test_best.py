@@ -293,3 +293,26 @@ def test_independent_columns_that_are_not_normal_have_no_open_interval():
     little = _critic(start=0.0, validation=0.01, nats=0.002, lower=0.0, train=0.1)
     found = best_estimate(x, y, little)
     assert found.nats < 0.1 and found.high < 0.5
+
+
+def test_counts_of_many_values_are_not_read_as_categories():
+    random, found = np.random.default_rng(0), []
+    for _ in range(4):
+        rate = random.gamma(4.0, 2.0, size=(3000, 1))
+        x, y = random.poisson(rate, size=(2, 3000, 1)).astype(float)
+        found.append(best_estimate(x, y))
+    assert not any(each.method == "plug-in" for each in found)
+    # Negative binomials with a common gamma rate: summed over a grid of counts.
+    assert np.mean([each.nats for each in found]) == pytest.approx(
+        _shared_rate(4.0, 2.0), abs=0.02
+    )
+
+
+def _shared_rate(shape, scale, most=80):
+    stats = pytest.importorskip("scipy.stats")
+    grid = (np.arange(20_000) + 0.5) / 20_000
+    rates = stats.gamma(shape, scale=scale).ppf(grid)
+    one = stats.poisson.pmf(np.arange(most)[:, None], rates)
+    joint = one @ one.T / len(rates)
+    margin = joint.sum(axis=1)
+    return float((joint * np.log(joint / np.outer(margin, margin))).sum())

@@ -200,7 +200,8 @@ def _chosen(
     if left.discrete and right.discrete:
         cells = len(np.unique(np.stack((left.codes, right.codes)), axis=1).T)
         nominal = left.categories and right.categories
-        if nominal or (left.whole and right.whole and rows >= 10 * cells):
+        # Of counts with an order, neighbours are nearer unless the bias, cells / 2n, is tiny.
+        if nominal or (left.whole and right.whole and rows >= 50 * cells):
             return "plug-in", "both sides are categories", _plug_in(left, right)
     columns = left.table.shape[1] + right.table.shape[1]
     labels = [side.label and not other.discrete for side, other in ((left, right), (right, left))]
@@ -213,8 +214,8 @@ def _chosen(
     near = _neighbours(left, right, columns)
     if columns <= FEW_COLUMNS or critic is None:
         if gaussian is not None and _looks_gaussian(left, right):
-            why = "neighbours do not contradict a Gaussian dependence of the ranks"
             missed = max(near.nats - gaussian.nats, 0.0)  # correlations find no more than there is
+            why = "neighbours do not contradict a Gaussian dependence of the ranks"
             return "gaussian-copula", why, replace(gaussian, above=gaussian.above + missed)
         return "neighbours", f"{columns} columns, and not a Gaussian dependence", near
     return _in_many_columns(left, right, critic, gaussian, near)
@@ -346,9 +347,8 @@ def _neighbours(left: Side, right: Side, columns: int) -> _Value:
     """KSG on the numbers, ranks or normal scores: where it finds most, smoothing loses least.
 
     More neighbours lose more. At edges the loss is of order (k/n)^(1/d), in smooth places of
-    order (k/n)^(2/d), which extrapolates it to k = 0. In up to three columns the correction
-    would be noisier than what it removes, in many the dimension that they fill is unknown:
-    there it goes into the interval alone.
+    order (k/n)^(2/d), which extrapolates it to k = 0. Elsewhere than in four to six columns
+    it goes into the interval alone: it is too noisy, or the dimension is unknown.
     """
     pairs = [(left.table, right.table)]
     if columns <= TREE_COLUMNS and not (left.discrete or right.discrete):
