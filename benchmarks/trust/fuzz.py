@@ -384,7 +384,7 @@ def time_limit(seconds: float) -> Iterator[None]:
 
     # On a busy machine the time of this process counts; what waits for ever uses none.
     timers = {signal.ITIMER_PROF: signal.SIGPROF, signal.ITIMER_REAL: signal.SIGALRM}
-    for (timer, number), limit in zip(timers.items(), (seconds, 15 * seconds), strict=True):
+    for (timer, number), limit in zip(timers.items(), (seconds, 60 * seconds), strict=True):
         signal.signal(number, stop)
         signal.setitimer(timer, limit)
     try:
@@ -454,6 +454,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--inputs", type=int, default=2000)
     parser.add_argument("--start", type=int, default=0, help="number of the first input")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
     parser.add_argument("--only", type=int, help="a single input")
     parser.add_argument("--memory", type=int, default=2 << 30, help="bytes of address growth")
     parser.add_argument("--subject", help="only subjects whose names begin so")
@@ -468,6 +469,8 @@ def main() -> int:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         began, counts, failures = time.time(), Counter[str](), dict[str, list[int]]()
         for number in numbers:
+            if time.time() - began > given.seconds:
+                break
             subject, path, failure = fuzzer.take(number)
             counts[subject.name] += 1
             if failure:

@@ -13,10 +13,11 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import reduce
+from io import BufferedReader
 from operator import or_
 from pathlib import Path
 from types import GenericAlias
-from typing import Any, BinaryIO
+from typing import Any
 
 __all__ = [
     "check_replaceable",
@@ -36,7 +37,7 @@ _held: set[int] = set()  # the open files of locks
 ATTEMPTS = 5  # to take a lock that :func:`is_locked` holds for a moment
 
 
-def open_plain(path: str | os.PathLike[str]) -> BinaryIO:
+def open_plain(path: str | os.PathLike[str]) -> BufferedReader:
     """Open a file to read; a pipe or a device, which may never end, is refused."""
     file = open(path, "rb", opener=lambda p, how: os.open(p, how | getattr(os, "O_NONBLOCK", 0)))
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
