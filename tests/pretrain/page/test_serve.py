@@ -1,12 +1,14 @@
 """The watched page's server: this machine only, one page, its state."""
 
 import http.client
+import socket
+import threading
 from urllib.parse import urlsplit
 
 import pytest
 
 from flatnce.pretrain.page.run import page_of_run
-from flatnce.pretrain.page.serve import serve, state_of
+from flatnce.pretrain.page.serve import MOST, _Handler, serve, state_of
 from flatnce.pretrain.runs.log import RunLog
 from made_runs import write_run
 
@@ -47,6 +49,10 @@ def test_the_page_has_its_state_and_a_script_of_its_own(ask, place):
     assert status == 200 and headers["Content-Type"] == "text/html; charset=utf-8"
     assert headers["Cache-Control"] == "no-store"
     assert f'data-state="{state_of([place])}"' in text
+    policy = headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy and policy.endswith("; frame-ancestors 'none'")
+    assert policy.removesuffix("; frame-ancestors 'none'") in text
+    assert ask("/state")[1]["Content-Security-Policy"].startswith("default-src 'none'; frame")
     assert "script-src 'sha256-" in text and "connect-src 'self'" in text
 
 
@@ -75,3 +81,25 @@ def test_a_damaged_run_is_said_and_the_server_goes_on(ask, place):
     assert status == 503 and "damaged" in text
     (place / "config.json").write_text(whole)
     assert ask()[0] == 200
+
+
+def test_connections_that_say_nothing_do_not_add_up(ask, monkeypatch, capsys):
+    monkeypatch.setattr(_Handler, "timeout", 0.2)
+    silent = [socket.create_connection(("127.0.0.1", ask.port)) for _ in range(2 * MOST)]
+    assert threading.active_count() <= MOST + 10
+    for one in silent:
+        assert one.recv(1) == b""  # closed: at once, or after the time-out
+        one.close()
+    assert ask("/state")[0] == 200 and capsys.readouterr().err == ""
+
+
+def test_any_fault_of_a_run_is_answered_and_not_printed(place, capsys):
+    def faulty():
+        raise KeyError("epoch")
+
+    with serve([place], faulty) as (address, _):
+        connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=30)
+        connection.request("GET", "/")
+        assert connection.getresponse().status == 503
+        connection.close()
+    assert capsys.readouterr().err == ""

@@ -8,7 +8,6 @@ import copy
 import hashlib
 import json
 import os
-import secrets
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -26,7 +25,7 @@ from torch import Tensor, nn
 from flatnce import __version__
 from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.extras import require_extra
-from flatnce.files import check_replaceable, put_in_place, read_json
+from flatnce.files import check_replaceable, lock, put_in_place, read_json
 from flatnce.messages import check_choice
 from flatnce.own_code import OBJECT, is_own
 from flatnce.pretrain.data import is_path
@@ -129,12 +128,15 @@ def new_folder(out: Path, replace: bool) -> Iterator[Path]:
     """A temporary folder, renamed when the block succeeds and removed otherwise."""
     check_room(out, replace)
     place = out.resolve()  # a link to a folder stays a link
-    temporary = place.with_name(f".{place.name}.{secrets.token_hex(4)}.partial")
+    temporary = place.with_name(f".{place.name}.partial")
     try:
-        temporary.mkdir(parents=True)
-        yield temporary
-        check_room(out, replace)  # another process may have written there
-        put_in_place(temporary, place)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with lock(place.with_name(f".{place.name}.lock")):
+            shutil.rmtree(temporary, ignore_errors=True)  # of an export that was killed
+            temporary.mkdir()
+            yield temporary
+            check_room(out, replace)  # another process may have written there
+            put_in_place(temporary, place)
     except ExportError:
         raise
     except OSError as error:

@@ -16,6 +16,7 @@ from flatnce.pretrain.page import CATALOGUE, TEXT
 from flatnce.pretrain.page.inspection import inspection_sections, read_inspection
 from flatnce.pretrain.runs.listing import summary_of
 from flatnce.pretrain.runs.log import FAILURE, Run, read_run, score_cells, tested_on
+from flatnce.pretrain.training.config import TrainConfig
 from flatnce.report.charts import Axis, Line, Reference, line_chart
 from flatnce.report.page import (
     Figure,
@@ -104,6 +105,7 @@ def run_page(directory: str | Path, out: str | Path | None = None) -> Path:
 def page_of_run(directory: str | Path) -> Page:
     """The page of a training run."""
     run = read_run(directory, "train")
+    TrainConfig.from_plain(run.config, run.directory / "config.json")  # refuses other types
     settings, inspection = run.settings, read_inspection(run.directory)
     kind, lead = _verdict(run, settings)
     shown = CATALOGUE["verdict"][kind]

@@ -1,10 +1,12 @@
 """Serve a page on this machine only; the page follows its runs."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import BoundedSemaphore, Thread
+from typing import Any
 
 from flatnce.pretrain.page.inspection import FILE
 from flatnce.report.page import Page, render_page
@@ -12,6 +14,9 @@ from flatnce.report.page import Page, render_page
 __all__ = ["serve"]
 
 HOST = "127.0.0.1"  # never another: the page is for this machine only
+POLICY = re.compile('http-equiv="Content-Security-Policy" content="([^"]+)"')
+MOST = 32  # connections at once
+_slots = BoundedSemaphore(MOST)
 WATCHED = ("config.json", "environment.json", "metrics.jsonl", "results.json", FILE)
 
 
@@ -32,7 +37,7 @@ def serve(
     answers = {"directories": directories, "page": staticmethod(page)}
     handler = type("Handler", (_Handler,), answers)
     try:
-        server = ThreadingHTTPServer((HOST, port), handler)
+        server = _Server((HOST, port), handler)
     except (OSError, OverflowError) as error:
         raise OSError(f"port={port} on {HOST}: {error}; name another, or 0") from error
     with server:
@@ -44,8 +49,31 @@ def serve(
             server.shutdown()
 
 
+class _Server(ThreadingHTTPServer):
+    """Answers so many connections at once, and drops further ones."""
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Start a thread, if there are not too many."""
+        if _slots.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread, which then ends."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            _slots.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print nothing: a connection that breaks is the other side's matter."""
+
+
 class _Handler(BaseHTTPRequestHandler):
     """Answers requests for the page and its state that use a loopback name."""
+
+    timeout = 10.0  # seconds that a connection may be silent
 
     directories: Sequence[Path]
     page: Callable[[], Page]
@@ -69,16 +97,19 @@ class _Handler(BaseHTTPRequestHandler):
         state = state_of(self.directories)
         try:
             text = render_page(type(self).page(), live=state)
-        except (ValueError, OSError) as error:
+        except Exception as error:  # the files of a run may hold anything
             self._answer(503, "text/plain", f"{error}\n")
         else:
             self._answer(200, "text/html", text)
 
     def _answer(self, code: int, kind: str, text: str) -> None:
         content = text.encode()
+        found = POLICY.search(text)  # of the page; a line of text needs nothing
+        policy = found[1] if found else "default-src 'none'"
         self.send_response(code)
         self.send_header("Content-Type", f"{kind}; charset=utf-8")
         self.send_header("Content-Length", str(len(content)))
+        self.send_header("Content-Security-Policy", f"{policy}; frame-ancestors 'none'")
         self.send_header("Cache-Control", "no-store")
         self.send_header("X-Content-Type-Options", "nosniff")
         self.send_header("Referrer-Policy", "no-referrer")

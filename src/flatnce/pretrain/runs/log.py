@@ -68,7 +68,7 @@ FILES = START | {RESULTS, LOCK, "report.html", "portrait.json", "failure.txt", "
 _INSIDE = re.compile(
     r"checkpoints/(\.lock|\.?step-[^/]+/(manifest\.json|weights\.safetensors|state\.pt))"
     r"|tensorboard/events\.out\.[^/]+|wandb/.+"
-    r"|exports/[^/]+/(README\.md|config\.json|model\.(safetensors|onnx|onnx\.data))"
+    r"|exports/\.[^/]+\.lock|exports/[^/]+/(README\.md|config\.json|model\.(safetensors|onnx|onnx\.data))"
 )
 
 # The run that is being replaced, until the new one has taken a step; and while it is moved.
