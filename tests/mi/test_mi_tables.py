@@ -209,7 +209,7 @@ def test_kinds_are_said_in_one_line(text_file):
     tables = read_tables([text_file(table.to_csv(index=False))], x="children:e", y="day,site")
     share = (table["rain"] == 0).mean()
     wanted = [
-        "whole number, 5 values ('children')",
+        "whole number of few values ('children')",
         "two values ('sex')",
         f"number, {share:.0%} of them 0 ('rain')",
         "number ('a', 'b', 'c' and 2 more)",

@@ -320,7 +320,8 @@ def _labelled(numbers: Side, label: Side) -> tuple[str, str, _Value]:
             losses[name] = _log_ratios(known, label.codes, shares)
     best = max(losses, key=lambda name: losses[name].mean(), default="neighbours")
     apart = label.codes[:, None] * 1e9  # neighbours have the same label
-    few, more = ksg_terms(table, apart, (3, 6), standardise=False, ties="mixed")
+    spread = table + 1e-9 * numbers.random.normal(size=table.shape)  # rounded numbers tie
+    few, more = ksg_terms(spread, apart, (3, 6), standardise=False, ties="mixed")
     bias = 3 * abs(float((few - more).mean()))
     near_value = _Value(float(few.mean()), _error(few), bias, bias)
     both = np.zeros(rows)

@@ -1,7 +1,6 @@
 """Studies made of many estimates: methods, columns that are ranked or paired, lags of series."""
 
 import math
-import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -96,13 +95,14 @@ class Study:
 
     def table(self, unit: str = "nats", most: int | None = None) -> str:
         """Return a text table of all or the ``most`` first estimates, in ``nats`` or ``bits``."""
-        factor, named = unit_factor(unit), 30 // len(self.header)
+        factor, named = unit_factor(unit), 28 // len(self.header)
         tests = {"p_value_holm": "p (Holm)", "q_value": "q"}
         if self.header == ("method",):
             tests = {"p_value": "p"}
         lines = []
         for row in self.rows[:most]:
-            names = [textwrap.shorten(row[name], named, placeholder="…") for name in self.header]
+            full = [row[name] for name in self.header]
+            names = [name if len(name) <= named else f"{name[: named - 1]}…" for name in full]
             shown = (
                 _decimals(factor * row[name]) for name in (*_INFORMATION[:4], "standard_error")
             )

@@ -776,7 +776,7 @@ def _described(values: NDArray[np.float64]) -> str:
     if len(distinct) == 2:
         return "two values"
     if (distinct == np.round(distinct)).all() and len(distinct):
-        return f"whole number, {len(distinct)} values" if len(distinct) <= 12 else "whole number"
+        return "whole number of few values" if len(distinct) <= 12 else "whole number"
     common = np.sort(counts)[-2:]
     if len(distinct) > 2 and common[1] > max(4 * common[0], 0.05 * len(values)):
         return f"number, {common[1] / counts.sum():.0%} of them {distinct[counts.argmax()]:g}"
