@@ -75,3 +75,13 @@ def tables_of_pitfalls():
 @pytest.mark.parametrize("name, table", tables_of_pitfalls().items())
 def test_the_page_of_pitfalls_quotes_what_was_measured(name, table):
     assert table in PITFALLS_PAGE
+
+
+def test_the_page_of_real_tables_quotes_what_was_recorded():
+    page = (ROOT / "docs" / "mutual-information-tables.md").read_text(encoding="utf-8")
+    file = ROOT / "benchmarks" / "mi_suite" / "real_tables.json"
+    records = json.loads(file.read_text(encoding="utf-8"))
+    assert len(records) >= 10
+    for record in records:
+        printed = record["output"].split("\nthe page:")[0].rstrip()
+        assert f"$ {record['command']}\n{printed}\n" in page
