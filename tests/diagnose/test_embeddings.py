@@ -13,7 +13,6 @@ import torch
 from torch.nn.functional import normalize
 
 import flatnce
-from flatnce import functional as F
 from flatnce.diagnose import doctor, embeddings, read_embeddings
 from flatnce.diagnose.embeddings import MOST_SEARCHED, MOST_TOGETHER, Case, record_of
 from forked import run_forked
@@ -78,17 +77,11 @@ def test_embeddings_have_exactly_the_findings_that_are_true_of_them(case):
     assert said["verdict"] == found.verdict and found.verdict in str(found)
 
 
-def test_saturation_tells_how_many_negatives_would_cure_it():
-    z1, z2 = pair(cosine=0.9)
-    found = doctor(z1, z2, temperature=0.1, objective="InfoNCE")
+def test_saturation_is_named_with_its_remedy():
+    found = doctor(*pair(cosine=0.9), temperature=0.1, objective="InfoNCE")
     assert found.kinds == ("saturated",)
     assert "InfoNCE scales" in found.findings[0].evidence
-    assert "negatives per row" in found.findings[0].evidence
     assert "FlatNCE" in found.findings[0].remedies[0]
-    # The gap grows by the log of how many times more negatives there are; at 0 the gain is 0.5.
-    gap = F.contrast_of(F.two_view(z1, z2), 0.1).plain_gap.mean()
-    wanted = 254 * math.exp(-float(gap))
-    assert found.numbers["negatives_for_half_gain"] == pytest.approx(wanted, rel=1e-3)
 
 
 @pytest.mark.parametrize("collapsed", ["z1", "z2"])
@@ -108,7 +101,7 @@ def test_the_geometry_is_that_of_a_monitor_whichever_side_is_longer(n, d):
     loss_fn(z1, z2)
     monitor.update(loss_fn.last)
     theirs = monitor.compute(step=0)
-    ours, _ = record_of(Case(z1, z2, None, None, 0.1, n, "two_view", ""), 0.1)
+    ours = record_of(Case(z1, z2, None, None, 0.1, n, "two_view", ""), 0.1)
     for key in ("uniformity", "effective_rank", "gain", "ess", "mi", "temperature"):
         assert ours[key] == pytest.approx(theirs[key], rel=1e-6)
 

@@ -132,10 +132,14 @@ def doctor(
     known = float(temperature or DEFAULT_TEMPERATURE), min(batch_size or n, n)
     whole = Case(one, two, same, classes, *known, layout, objective)
     case = replace(whole.of(usable.nonzero()[:, 0]), batch_size=known[1])
+    if batch_size is None:
+        case = _drawn(case)
     numbers: dict[str, Any] = {"samples": n, "width": one.shape[1]}
-    judged = _drawn(case) if batch_size is None else case
-    found += _findings(case, judged, numbers, temperature is None)
-    unknown = _unknown(numbers, temperature is None, batch_size is None, len(judged.z1))
+    found += _on_batches(case, numbers)
+    found += _on_neighbours(case, numbers, {one.kind for one in found})
+    if temperature is None:
+        found = [one for one in found if not one.kind.startswith("temperature")]
+    unknown = _unknown(numbers, temperature is None, batch_size is None, len(case.z1))
     return Diagnosis(subject, in_order(found), numbers, unknown)
 
 
@@ -147,17 +151,6 @@ def _check_numbers(n: int, temperature: float | None, batch_size: int | None) ->
             f"batch_size={batch_size!r} must be a whole number between 2 and the {n} "
             "samples given; pass more samples, or leave it out"
         )
-
-
-def _findings(
-    case: Case, judged: Case, numbers: dict[str, Any], any_temperature: bool
-) -> list[Finding]:
-    found = _on_batches(judged, numbers)
-    kinds = {one.kind for one in found}
-    found += _on_neighbours(replace(case, batch_size=judged.batch_size), numbers, kinds)
-    if any_temperature:
-        found = [one for one in found if not one.kind.startswith("temperature")]
-    return found
 
 
 def read_embeddings(path: str | Path) -> dict[str, Any]:
@@ -281,16 +274,15 @@ def _spread(n: int, most: int, device: torch.device) -> Tensor:
 
 def _on_batches(case: Case, numbers: dict[str, Any]) -> list[Finding]:
     """Findings on the row statistics, as a Monitor takes them."""
-    record, half = record_of(case, case.temperature)
+    record = record_of(case, case.temperature)
     numbers |= record
-    numbers["negatives_for_half_gain"] = half
     numbers["temperature_for_good_ess"] = better = _better_temperature(case)
     idle = None
     wrong = {"peaked", "uniform"} & {verdict.kind for verdict in verdicts_on([record])}
     if better is not None and wrong:
         # A wrong temperature hides whether anything was learned; a better one shows it.
-        there, _ = record_of(case, better)
-        idle = "not learning" in {verdict.kind for verdict in verdicts_on([there])}
+        there = verdicts_on([record_of(case, better)])
+        idle = "not learning" in {verdict.kind for verdict in there}
     available = min(len(case.z1), case.z1.shape[1])
     found = findings_on([record], case.objective, available=available, idle=idle)
     return [_with_more(one, numbers) for one in found]
@@ -299,8 +291,6 @@ def _on_batches(case: Case, numbers: dict[str, Any]) -> list[Finding]:
 def _with_more(one: Finding, numbers: dict[str, Any]) -> Finding:
     """The finding without steps, which embeddings do not have, and with what they do show."""
     more, better = "", numbers["temperature_for_good_ess"]
-    if one.kind == "saturated" and (half := numbers["negatives_for_half_gain"]) < 1e9:
-        more = f"; for a gain of 0.5 it would take about {half:,.0f} negatives per row"
     if one.kind.startswith("temperature") and better is not None:
         more = f"; temperature {better:.2g} would give an ESS of {GOOD_ESS}"
     if "collapse" in one.kind and "uniformity_z2" in numbers:
@@ -309,21 +299,18 @@ def _with_more(one: Finding, numbers: dict[str, Any]) -> Finding:
     return replace(one, evidence=one.evidence + more, since=None)
 
 
-def record_of(case: Case, temperature: float) -> tuple[dict[str, Any], float]:
-    """A Monitor's numbers over the batches, and the negatives at which the gain would be 0.5.
+def record_of(case: Case, temperature: float) -> dict[str, Any]:
+    """A Monitor's numbers over the batches.
 
     For two towers the geometry is that of the worse one: either can collapse alone.
     """
-    monitor, gaps = Monitor(rows=0), []
+    monitor = Monitor(rows=0)
     for part in case.batches():
         contrast = contrast_of(case.pairs(part), temperature)
         monitor.update(Snapshot(contrast, contrast.plain_gap.mean(), None, case.objective))
-        gaps.append(contrast.plain_gap.double().mean())
     record: dict[str, Any] = monitor.compute(step=0)
     del record["steps"]  # these embeddings are all the evidence there will be
-    gap = float(torch.stack(gaps).mean())
-    record |= _geometry(case)
-    return record, record["negatives"] * math.exp(min(-gap, 700.0))
+    return record | _geometry(case)
 
 
 def _better_temperature(case: Case) -> float | None:
@@ -457,6 +444,6 @@ def _unknown(
     if numbers["false_negative_rate"] is None:
         separation = numbers["separation"]
         said.append(not_known("false_negatives", separation=separation, needed=SEPARATION))
-    if n > MOST_ROWS:
+    if judged > MOST_ROWS:
         said.append(not_known("pairs", samples=n, most=MOST_ROWS))
     return tuple(said)

@@ -63,9 +63,8 @@ def cases_of(config: DemoConfig) -> list[Case]:
     """The settings, in the order they are run."""
     beta, rate = config.inverse_temperature, config.learning_rate
     cases = [Case(size, beta, rate) for size in config.candidates]
-    if config.contrary:
-        rates = (rate, RATE_FACTOR * rate)
-        cases += [Case(CONTRARY_CANDIDATES, CONTRARY_BETA, rate, contrary=True) for rate in rates]
+    rates = (rate, RATE_FACTOR * rate)
+    cases += [Case(CONTRARY_CANDIDATES, CONTRARY_BETA, rate, contrary=True) for rate in rates]
     return cases
 
 
@@ -266,6 +265,10 @@ def findings_of(results: Mapping[str, Any]) -> list[dict[str, str]]:
     focus, values = _focus(main), _values(results)
     infonce, flatnce = (_mean(focus, name, "pool_mi") for name in NAMES)
     by_size = [f"{case['difference']['mean']:+.2f} at {case['candidates']}" for case in main]
+    by_rate = [
+        f"at learning rate {case['learning_rate']:g} {comparison(case['difference'])}"
+        for case in contrary
+    ]
     values |= {
         "task": _task(focus),
         "gain": _mean(focus, "infonce", "gain"),
@@ -274,25 +277,17 @@ def findings_of(results: Mapping[str, Any]) -> list[dict[str, str]]:
         "gap": comparison(focus["difference"]),
         "rate": focus["learning_rate"],
         "gaps": ", ".join(by_size),
+        "contrary_beta": contrary[0]["inverse_temperature"],
+        "contrary_size": contrary[0]["candidates"],
+        "contrary_task": _task(contrary[0]),
+        "contrary_gain": _mean(contrary[0], "infonce", "gain"),
+        "contrary_gaps": "; ".join(by_rate),
     }
-    if contrary:
-        by_rate = [
-            f"at learning rate {case['learning_rate']:g} {comparison(case['difference'])}"
-            for case in contrary
-        ]
-        values |= {
-            "contrary_beta": contrary[0]["inverse_temperature"],
-            "contrary_size": contrary[0]["candidates"],
-            "contrary_task": _task(contrary[0]),
-            "contrary_gain": _mean(contrary[0], "infonce", "gain"),
-            "contrary_gaps": "; ".join(by_rate),
-        }
     # A hyphen before a digit is a minus.
     minus = re.compile(r"(?<![\w-])-(?=\d)")
     return [
         {"topic": finding["topic"], "text": minus.sub("−", finding["text"].format(**values))}
         for finding in TEXTS["findings"]
-        if contrary or not finding.get("contrary")
     ]
 
 
@@ -355,10 +350,8 @@ def _page(run: Run, results: Mapping[str, Any]) -> Page:
     words = [Paragraph(finding["text"], finding["topic"]) for finding in results["findings"]]
     sections = [Section("In words", words), Section("In numbers", table=summary_table(results))]
     for name, drawn in figures.items():
-        if drawn:
-            text = {key: said.format(**values) for key, said in TEXTS["sections"][name].items()}
-            prose = [Paragraph(text["prose"])]
-            sections.append(Section(text["heading"], prose, figures=drawn))
+        text = {key: said.format(**values) for key, said in TEXTS["sections"][name].items()}
+        sections.append(Section(text["heading"], [Paragraph(text["prose"])], figures=drawn))
     values["width"] = run.config["width"]
     facts = {
         **origin_of(run.environment),

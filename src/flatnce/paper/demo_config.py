@@ -25,11 +25,9 @@ class DemoConfig:
     every: int = 150  # Steps between two evaluations.
     pool: int = 2048  # Held-out pairs to find partners among.
     first_seed: int = 0  # Seeds count up from here.
-    # --no-contrary leaves out two cases at inverse temperature 5, where FlatNCE does not help.
-    contrary: bool = True
 
     def __post_init__(self) -> None:
-        largest = max(*self.candidates, CONTRARY_CANDIDATES if self.contrary else 0, 1)
+        largest = max((*self.candidates, CONTRARY_CANDIDATES))
         check_fields(self, steps=1, seeds=2, width=1, every=1, first_seed=0, pool=largest)
         for size in self.candidates:
             check_at_least("candidates", size, 2, ", a positive and a negative")

@@ -314,9 +314,6 @@ def unstable_words(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 LARGE_SAMPLE = 200_000
 TRUE_BIAS, TRUE_SD = "bias, true critic", "sd, true critic"
 
-Row = Mapping[str, Any]
-RowsOf = Mapping[Variant, Sequence[Row]]
-
 BOUND_VARIANTS = [Variant(**entry) for entry in EXPERIMENTS["table-1"].variants]
 
 
@@ -328,9 +325,20 @@ def compare_bounds(runs: Runs) -> Findings:
         for variant in BOUND_VARIANTS
         for batch in size.compared
     }
-    by_variant = {one: list(_rows(one, size, true[one, size.batch])) for one in BOUND_VARIANTS}
-    rows = [row for of_variant in by_variant.values() for row in of_variant]
-    charts = [*_by_batch(runs, true, size), *_after_training(runs, by_variant, size)]
+    rows, bars = list[dict[str, Any]](), list[dict[str, Any]]()
+    for variant in BOUND_VARIANTS:
+        own = list(_rows(variant, size, true[variant, size.batch]))
+        if "trained" in variant.charts:
+            values = [row["measures"][CALIBRATED]["values"] for row in own]
+            label = f"{variant.label}, {variant.critic}"
+            bars.append(line(label, range(len(own)), values, len(bars)))
+        rows += own
+    charts, heading = (
+        _by_batch(runs, true, size),
+        runs.experiment.heading("trained", **asdict(size)),
+    )
+    x, categories = axis("true information"), [f"{nats:g} nats" for nats in size.nats]
+    charts += chart("bars", heading, x, axis("nats"), bars, categories=categories)
     return Findings(rows, charts, unstable_words(rows), [printed_words()])
 
 
@@ -425,7 +433,7 @@ def _by_batch(runs: Runs, true: Mapping[tuple[Variant, int], Any], size: Size) -
     nats, batches = size.nats[len(size.nats) // 2], sorted({batch for _, batch in true})
     shown = [variant for variant in BOUND_VARIANTS if "by-batch" in variant.charts]
     x = axis("batch", ticks=batches, logarithmic=True)
-    charts = []
+    charts: Charts = []
     for place, (name, label) in enumerate((("bias", "bias (nats)"), ("deviation", "sd (nats)"))):
         lines = []
         for series, variant in enumerate(shown):
@@ -434,18 +442,6 @@ def _by_batch(runs: Runs, true: Mapping[tuple[Variant, int], Any], size: Size) -
         heading = runs.experiment.heading(name, nats=nats)
         charts += chart("lines", heading, x, axis(label), lines)
     return charts
-
-
-def _after_training(runs: Runs, rows: RowsOf, size: Size) -> Charts:
-    categories = [f"{nats:g} nats" for nats in size.nats]
-    bars: Charts = []
-    for variant in BOUND_VARIANTS:
-        if "trained" in variant.charts:
-            values = [row["measures"][CALIBRATED]["values"] for row in rows[variant]]
-            label = f"{variant.label}, {variant.critic}"
-            bars.append(line(label, range(len(values)), values, len(bars)))
-    heading, x = runs.experiment.heading("trained", **asdict(size)), axis("true information")
-    return chart("bars", heading, x, axis("nats"), bars, categories=categories)
 
 
 def printed_words() -> dict[str, Any]:
