@@ -76,7 +76,6 @@ class Experiment:
     title: str  #: one line about it
     claim: str  #: what the paper says
     notes: Sequence[str] = ()  #: what the paper leaves open, and what else a reader should know
-    options: Sequence[str] = ("rate",)  #: which of the command's options change it
     base: str = "cifar10"  #: where its runs start from: ``cifar10`` or ``imagenet``
     every_checkpoint: bool = False  #: keep every checkpoint, not only the last
     #: settings that all its runs share, beside those of the base
@@ -120,8 +119,9 @@ def find_experiment(name: str) -> Experiment:
 
 def check_options(experiment: Experiment, given: Mapping[str, Any], scale: str) -> None:
     """Refuse an option that would have no effect."""
+    reads = {"rate": bool(experiment.grids), "imagenet": experiment.base == "imagenet"}
     for name in (name for name, value in given.items() if value is not None):
-        if name not in experiment.options:
+        if not reads[name]:
             raise ValueError(f"{experiment.name} does not read --{name}; leave it out")
         if name == "imagenet" and scale != "paper":
             raise ValueError(f"--imagenet is for scale paper, and this is scale {scale}")

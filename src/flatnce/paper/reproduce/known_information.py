@@ -333,11 +333,9 @@ def compare_bounds(runs: Runs) -> Findings:
             label = f"{variant.label}, {variant.critic}"
             bars.append(line(label, range(len(own)), values, len(bars)))
         rows += own
-    charts, heading = (
-        _by_batch(runs, true, size),
-        runs.experiment.heading("trained", **asdict(size)),
-    )
+    heading = runs.experiment.heading("trained", **asdict(size))
     x, categories = axis("true information"), [f"{nats:g} nats" for nats in size.nats]
+    charts = _by_batch(runs, true, size)
     charts += chart("bars", heading, x, axis("nats"), bars, categories=categories)
     return Findings(rows, charts, unstable_words(rows), [printed_words()])
 
@@ -456,38 +454,26 @@ def printed_words() -> dict[str, Any]:
 
 DUALS = {"free": "u-head", "critic": "second critic", "constrained": "u = −g + s(x)"}
 
-TRAININGS = (
-    ("joint", False, False),
-    ("joint, K = 1", False, True),
-    ("alternating", True, False),
-    ("alternating, K = 1", True, True),
-)
-"""Of each colour of the charts: whether alternating, and whether with one negative."""
-
-PRIMAL_DUAL_VARIANTS = (
+PLAIN = (
     Variant("InfoNCE", "infonce"),
     Variant("InfoNCE", "infonce", "cosine"),
     Variant("FlatNCE", "flatnce", "cosine"),
-    Variant("InfoNCE", "infonce", single=True),
-    Variant("InfoNCE", "infonce", "cosine", single=True),
-    Variant("FlatNCE", "flatnce", "cosine", single=True),
+)
+"""What the critics with a u compare with."""
+
+TRAININGS = tuple(itertools.product((False, True), (False, True)))
+"""Of each colour of the charts: whether alternating, and whether with one negative."""
+
+PRIMAL_DUAL_VARIANTS = (
+    *PLAIN,
+    *(replace(variant, single=True) for variant in PLAIN),
     *(
         Variant("FLO", "flo", "dot", dual, single, alternating)
-        for dual, alternating, single in itertools.product(DUALS, (False, True), (False, True))
+        for dual in DUALS
+        for alternating, single in TRAININGS
     ),
 )
 """Every u, joint and alternating, with all negatives and with one; and what they compare with."""
-
-
-def variables_of(variant: Variant) -> dict[str, str]:
-    """What tells a primal-dual variant from the others, in words."""
-    return {
-        "objective": variant.label,
-        "critic": variant.critic,
-        "u": DUALS[variant.dual] if variant.dual else "none",
-        "training": "alternating" if variant.alternating else "joint" if variant.dual else "none",
-        "negatives": "one" if variant.single else "all",
-    }
 
 
 def compare_variants(runs: Runs) -> Findings:
@@ -506,7 +492,15 @@ def compare_variants(runs: Runs) -> Findings:
             cells = critics.cells(nats)
             if variant.dual:
                 cells["FLO as trained"] = cell(critics.of(nats, _flo_values(critics)), "nats")
-            variables = {"data": f"Gaussians, {nats:g} nats", **variables_of(variant)}
+            training = "alternating" if variant.alternating else "joint"
+            variables = {
+                "data": f"Gaussians, {nats:g} nats",
+                "objective": variant.label,
+                "critic": variant.critic,
+                "u": DUALS[variant.dual] if variant.dual else "none",
+                "training": training if variant.dual else "none",
+                "negatives": "one" if variant.single else "all",
+            }
             rows.append({"variables": variables, "measures": cells})
             shown[variant] = cells[CALIBRATED]["values"]
         heading = runs.experiment.heading("gaussians", **{**asdict(size), "nats": nats})
@@ -517,14 +511,12 @@ def compare_variants(runs: Runs) -> Findings:
 def _bar_per_training(heading: Mapping[str, str], shown: Mapping[Variant, Values]) -> Charts:
     """A bar for every objective or u and every training."""
     bars = []
-    for series, (words, alternating, single) in enumerate(TRAININGS):
-        variants = [
-            Variant("InfoNCE", "infonce", single=single),
-            Variant("FlatNCE", "flatnce", "cosine", single=single),
-        ]
+    for series, (alternating, single) in enumerate(TRAININGS):
+        variants = [replace(PLAIN[place], single=single) for place in (0, 2)]
         variants += [Variant("FLO", "flo", "dot", u, single, alternating) for u in DUALS]
         values = [shown.get(variant, [None]) for variant in variants]
-        bars.append(line(words, range(len(values)), values, series))
+        label = ("alternating" if alternating else "joint") + (", K = 1" if single else "")
+        bars.append(line(label, range(len(values)), values, series))
     x, categories = axis("objective, or u of FLO"), ["InfoNCE", "FlatNCE", *DUALS.values()]
     return chart("bars", heading, x, axis("nats"), bars, categories=categories)
 

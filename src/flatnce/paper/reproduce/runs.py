@@ -41,7 +41,6 @@ class Curve:
 
     epochs: list[float]
     values: list[Values]  # one list per run, None where it is missing
-    steps: Sequence[int] = ()
 
     @property
     def by_epoch(self) -> list[Values]:
@@ -94,7 +93,7 @@ class Group:
             known = [table[step]["epoch"] for table in tables if step in table]
             epochs.append(sum(known) / len(known))
         values = [[table.get(step, {}).get(key) for step in steps] for table in tables]
-        return Curve(epochs, values, steps)
+        return Curve(epochs, values)
 
 
 class Runs:
