@@ -337,7 +337,9 @@ class _File:
 
     @cached_property
     def kinds(self) -> list[str]:
-        head = next(self.chunks(list(range(len(self.names))), HEAD_ROWS))
+        head = next(self.chunks(list(range(len(self.names))), HEAD_ROWS), None)
+        if head is None:
+            raise ValueError(f"{self.path} has no rows; write it again")
         return [_kind_of(head[column]) for column in head]
 
     def select(self, expression: str, option: str) -> list[int]:

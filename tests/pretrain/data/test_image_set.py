@@ -1,6 +1,8 @@
 """Sets in memory and sets of files."""
 
+import subprocess
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -123,3 +125,11 @@ def test_bad_folder_sets_are_refused():
         FolderSet((), torch.zeros(0).long(), ("one",))
     with pytest.raises(ValueError, match="size=0"):
         FolderSet(("a.png",), torch.zeros(1).long(), ("one",), size=0)
+
+
+def test_postscript_with_the_name_of_an_image_starts_no_interpreter(tmp_path, monkeypatch):
+    monkeypatch.setattr(subprocess, "Popen", Mock(side_effect=AssertionError("started")))
+    path = tmp_path / "x.jpg"
+    path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n")
+    with pytest.raises(UnreadableImage, match="cannot identify"):
+        read_image(str(path), 8)
