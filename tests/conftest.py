@@ -19,6 +19,15 @@ CUDA = torch.cuda.is_available()
 if not CUDA:
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+
+def _no_terminal(*_):
+    raise OSError("tests have no terminal")
+
+
+# Lines are wrapped at the width of the terminal in which the tests were started, otherwise.
+os.environ.pop("COLUMNS", None)
+os.get_terminal_size = _no_terminal
+
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 COMPILERS = ("c++", "g++", "clang++")
 
