@@ -29,7 +29,7 @@ from flatnce.pretrain.data.catalog import UnreadableImage
 __all__ = ["available_cores", "centre_square", "decode_rgb", "open_image", "read_image"]
 
 # What Pillow raises on files that are not images, or not complete.
-FAULTS = (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error)
+FAULTS = (OSError, SyntaxError, TypeError, ValueError, EOFError, IndexError, struct.error)
 
 
 class Labelled:
