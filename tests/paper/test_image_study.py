@@ -29,6 +29,18 @@ def test_the_tables_of_the_page_are_those_of_the_records(study):
     assert table.filled(page) == page
 
 
+def test_the_row_of_the_readme_is_of_the_records(study):
+    records, table = study
+    found = list(records.read_all(STUDY / "records").values())
+    readme = (STUDY.parents[1] / "README.md").read_text(encoding="utf-8")
+    (row,) = [line for line in readme.splitlines() if "(benchmarks/image_study/README.md)" in line]
+    for batch in table.BATCHES:
+        runs = (table.fixed_temperatures(found, name, batch) for name in ("flatnce", "infonce"))
+        flat, info = (f"{100 * table.best(each)['evaluation']['linear']:.1f}" for each in runs)
+        long = f"batch {batch}: FlatNCE {flat} %, InfoNCE {info};"
+        assert long in row or f"batch {batch}: {flat}, {info}" in row
+
+
 def test_every_record_carries_the_key_of_its_config(study):
     records, _ = study
     found = records.read_all(STUDY / "records")
@@ -47,7 +59,15 @@ def in_piece(record, piece, step):
 
 @pytest.mark.parametrize(
     ("piece", "step", "number"),
-    [(1, None, 7), (2, None, 8), (3, "rate", 9), (3, "512", 2), (3, "256", 2)],
+    [
+        (1, None, 7),
+        (2, None, 8),
+        (3, "rate", 9),
+        (3, "512", 2),
+        (3, "256", 2),
+        (3, "128", 2),
+        (3, "32", 2),
+    ],
 )
 def test_the_choice_follows_the_rule_of_the_protocol(study, piece, step, number):
     records, _ = study
