@@ -63,7 +63,7 @@ class WeightsAndBiases:
     A resumed run continues the same run there.
     """
 
-    FAILURE = "W&B failed ({}); training continues without it"
+    FAILURE = "W&B failed ({}); training continues without it (`pip install wandb`?)"
 
     def __init__(self, training: Training) -> None:
         self.training, self.works = training, True
