@@ -134,9 +134,9 @@ def test_plain_data_are_json_without_numbers_that_json_does_not_know(made):
 # --- What a number means -------------------------------------------------------------------------
 
 
-def labelled(nats, **changes):
+def labelled(nats, above=0.0, **changes):
     cleaning = replace(ESTIMATE.cleaning, labels={"y": (3, math.log(3))})
-    best = BestEstimate(nats, nats, nats, "neighbours", "")
+    best = BestEstimate(nats, nats, nats + above, "neighbours", "")
     return answer(best=best, cleaning=cleaning, **changes)
 
 
@@ -172,12 +172,22 @@ def test_the_meaning_is_that_of_two_normal_columns_and_of_a_label():
     assert (
         lines[1] == "Meaning: 0.49 bits; two normal columns with correlation 0.70 share as much."
     )
-    assert lines[2].startswith("Label y: 31% of its entropy (3 values, 1.10 nats). With so much")
+    assert lines[2].startswith("Label y: 31% of its entropy (3 values, 1.10 nats). Up to the")
     most = math.ceil(100 * highest_accuracy(nats, math.log(3), 3))
     assert f"no rule can predict it in more than {most}% of rows" in lines[2]
     assert "1.58 bits" in found.summary("bits") and "nats" not in found.summary("bits")
     assert found.plain()["meaning"]["y"]["values"] == 3
+    assert found.plain("bits")["meaning"]["y"]["entropy"] == pytest.approx(math.log2(3))
     assert "Fano" not in labelled(math.log(3)).summary()
+
+
+def test_the_accuracy_that_no_rule_exceeds_is_that_of_the_upper_end():
+    found = labelled(0.5, above=0.2)
+    most = highest_accuracy(0.7, math.log(3), 3)
+    assert found.meaning["y"]["accuracy"] == most > highest_accuracy(0.5, math.log(3), 3)
+    assert f"in more than {math.ceil(100 * most)}% of rows (Fano)" in found.summary()
+    without = replace(found, best=None, nats=0.5)  # a lower bound limits no rule
+    assert without.meaning["y"]["accuracy"] == 1 and "Fano" not in without.summary()
 
 
 def test_rows_that_depend_on_each_other_have_no_meaning():

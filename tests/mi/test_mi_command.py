@@ -120,6 +120,13 @@ def test_columns_are_listed(calls, capsys):
         (["data.csv"], 2, "--x 'height (cm)' --y mass"),
         (["data.csv", "--x", "mass", "--y", "emb_0", "--kind", "mass=x"], 2, "--kind"),
         (["data.csv", "--x", "mass", "--y", "emb_0", "--lags", "1.."], 2, "give -10..10"),
+        (["data.csv", "--x", "mass", "--y", "emb_0", "--lags", "5..1"], 2, "write --lags 1..5"),
+        (["data.csv", "--lags", "0,1", "--rows", "3"], 2, "leave out --rows"),
+        (
+            ["data.csv", "--x", "mass", "--y", "emb_0", "--kind", "mass=circular:abc"],
+            2,
+            "flatnce mi: --kind mass=circular:abc: ",
+        ),
         (["data.csv", "--x", "mass", "--y", "mass"], 2, "both hold 'mass'"),
         (["dta.csv", "--x", "mass"], 1, "did you mean 'data.csv'?"),
         ([".", "--x", "mass"], 1, "folder"),

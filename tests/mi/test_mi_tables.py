@@ -112,7 +112,7 @@ def test_a_realistic_csv_is_read(people):
     equal(tables.x, [[180.5, 80], [nan, 71.2], [165, nan], [171, 64], [190, 99.9]])
     equal(tables.y.iloc[:, :2], [[1.5, 1], [1.25, 0], [nan, 0], [nan, 1], [2, 1]])
     assert {*tables.x.dtypes, *tables.y.dtypes} == {np.dtype("float64")}
-    assert tables.rows_in_file == 5 and tables.notes == ()
+    assert tables.notes == ()
 
 
 def test_without_y_all_other_numeric_columns_are_used_and_reported(people):
@@ -188,7 +188,9 @@ def test_angles_become_points_on_a_circle(values, kind, period):
 
 @pytest.mark.parametrize("values", [[0, 6, 12, 23], [0, 90, 180, 200], [0, 100, 400, 700]])
 def test_a_period_is_not_guessed_from_values_that_do_not_fill_a_circle(values):
-    with pytest.raises(ValueError, match=r"'angle' has values from 0 .*--kind angle=circular:360"):
+    with pytest.raises(
+        ValueError, match=r"^--kind angle=circular: .* values from 0 .*angle=circular:360"
+    ):
         encode(pd.DataFrame({"angle": values}), {"angle": "circular"})
 
 
@@ -226,12 +228,38 @@ def test_kinds_are_said_in_one_line(text_file):
         ("bb=category", r"--kind 'bb'.*no such column"),
         ("c=number", r"'c' holds words: row 1 of the data holds 'u', which is not a number"),
         ("b=date", r"'b' holds number: .* not a date.*--kind b=category"),
-        ("b=circular:x", r"--kind b=circular:360"),
+        ("b=circular:x", r"^--kind b=circular:x: .*--kind b=circular:360"),
+        ("b=circular:inf", r"^--kind b=circular:inf: "),
+        ("d=number", r"--kind d=number: the column holds dates; leave --kind out for the date in"),
+        ("d=circular", r"^--kind d=circular: the column holds dates; .* or give circular:PERIOD"),
     ],
 )
 def test_kinds_that_make_no_sense_are_refused(text_file, kinds, words):
     with pytest.raises(ValueError, match=words):
-        read_tables([text_file("a,b,c\n1,2,u\n4,5,v\n")], x="a", y="b,c", kinds=kinds)
+        path = text_file("a,b,c,d\n1,2,u,2024-01-01\n4,5,v,2024-01-02\n")
+        read_tables([path], x="a", y="b,c,d", kinds=kinds)
+
+
+@pytest.mark.parametrize("as_text", [True, False])
+def test_dates_are_a_circle_if_one_says_so(as_text):
+    days = pd.Series(pd.date_range("2024-01-01", periods=340))  # nearly a circle of degrees
+    table = pd.DataFrame({"when": days.astype(str) if as_text else days})
+    turns = 2 * np.pi * np.arange(340) / 7
+    found = encode(table, {"when": "circular:7"})
+    np.testing.assert_allclose(found, np.stack([np.cos(turns), np.sin(turns)], 1), atol=1e-12)
+    with pytest.raises(ValueError, match="or give circular:PERIOD"):
+        encode(table, {"when": "circular"})
+    with pytest.raises(ValueError, match="--kind when=number: the column holds dates"):
+        encode(table, {"when": "number"})
+
+
+def test_durations_are_a_circle_if_one_says_so():
+    table = pd.DataFrame({"t": pd.to_timedelta([0, 6, 12], unit="h")})
+    found = encode(table, {"t": "circular:86400"})
+    np.testing.assert_allclose(found.iloc[:, 0], [1, 0, -1], atol=1e-12)
+    np.testing.assert_allclose(encode(table)["t"], [0, 21_600, 43_200])
+    with pytest.raises(ValueError, match="--kind t=date: the column holds durations"):
+        encode(table, {"t": "date"})
 
 
 def test_too_many_words_are_no_category(text_file):
@@ -383,7 +411,6 @@ def test_a_sample_is_the_same_rows_of_every_format_and_reported(
     tables = read_tables([large_file], x="4,0", y="1:3", rows=200, seed=7)
     sampled = np.sort(np.argsort(np.random.default_rng(7).random(ROWS))[:200])
     equal(tables.x, frame[["e", "a"]].to_numpy()[sampled])
-    assert tables.rows_in_file == ROWS
     assert "200 of 5,000 rows were taken at random (seed 7)." in tables.notes
     equal(read_tables([large_file], x="0", y="1").y, frame[["b"]].to_numpy())
 

@@ -13,6 +13,7 @@ import pytest
 from flatnce import mi
 from flatnce.mi import studies
 from flatnce.mi.best import best_estimate
+from flatnce.mi.result import Flag
 
 QUICK = {"steps": 8, "permutations": 99}
 
@@ -95,6 +96,15 @@ def test_what_is_not_certified_has_no_p_value_and_counts_as_one():
     assert rows["a"]["p_value_holm"] == pytest.approx(0.04) and math.isnan(rows["b"]["q_value"])
     lines = mi.Study(("column",), both).table().splitlines()
     assert next(line for line in lines if line[0] == "b").split()[-3:] == ["–"] * 3
+
+
+def test_an_error_is_not_shown_as_an_interval_and_not_for_rows_that_depend_on_each_other():
+    found = mi.estimate(*pairs(100), method="infonce", baselines=False, steps=1, permutations=19)
+    alike = (Flag("dependent", "Nearby rows are alike."),)
+    both = {("a",): found, ("b",): dataclasses.replace(found, flags=alike)}
+    header, plain, dependent, *_ = mi.Study(("column",), both).table().splitlines()
+    assert "95 % or ± s.e." in header and f"± {found.standard_error:.3f}" in plain
+    assert "±" not in dependent
 
 
 def test_long_names_are_cut_to_fit_a_terminal(found_pairs):
@@ -180,6 +190,13 @@ def changed(column, value):
     return values
 
 
+def gaps():
+    """A table whose first two columns have 49 rows in common."""
+    values = table()
+    values[:80, 0], values[129:, 1] = np.nan, np.nan
+    return values
+
+
 @pytest.fixture
 def told(monkeypatch):
     """What a study estimates first, noted instead of estimated."""
@@ -200,6 +217,15 @@ def test_rows_of_a_group_stay_together_in_every_study(told):
     assert len(groups) == 3 and all((own == labels).all() for own in groups)
 
 
+def test_groups_may_be_a_list(told):
+    labels = np.repeat(np.arange(60), 8).tolist()
+    x = np.random.default_rng(0).normal(size=(480, 3))
+    for function in (mi.pairwise, mi.rank, mi.score_func):
+        target = () if function is mi.pairwise else (x[:, 0],)
+        _, groups = told(function, x, *target, groups=labels)
+        assert len(groups) == 3 and all((own == labels).all() for own in groups)
+
+
 REFUSED = {
     "one name": (lambda: mi.compare(*pairs(), methods="auto"), "give a list of names"),
     "no names": (lambda: mi.compare(*pairs(), methods=[]), "give a list of names"),
@@ -211,8 +237,14 @@ REFUSED = {
     "infinite": (lambda: mi.pairwise(changed(2, np.inf)), "infinite values.* in column 2"),
     "missing": (lambda: mi.pairwise(changed(0, np.nan)), "fewer than 50 values.* in column 0"),
     "unit": (lambda: mi.Study(("lag",), {}).table("dits"), "choose one of nats, bits"),
-    "no lags": (lambda: mi.lags(*pairs(), []), "give some that leave 50 of 300 rows"),
-    "long lags": (lambda: mi.lags(*pairs(), [0, -251]), "give some that leave 50 of 300"),
+    "no lags": (lambda: mi.lags(*pairs(), []), "names no lag"),
+    "long lags": (lambda: mi.lags(*pairs(), [0, -251]), "lags=-251 leaves 49 pairs of 300 rows"),
+    "lags in groups": (
+        lambda: mi.lags(*pairs(), [1, 4], groups=np.arange(300) // 4),
+        "lags=4 leaves 0 pairs of 300 rows; give lags that leave 50",
+    ),
+    "few in common": (lambda: mi.pairwise(gaps(), list("abc")), "a with b has 49 rows without"),
+    "few known": (lambda: mi.rank(gaps()[:, 1:], gaps()[:, 0], list("bc")), "b has 49 rows"),
     "lengths": (lambda: mi.lags(pairs()[0], pairs()[1][1:], [0]), "300 rows and y 299"),
     "same names": (lambda: mi.rank(table(), table()[:, 0], list("aab")), "names 2 of 3 columns"),
 }

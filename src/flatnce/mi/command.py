@@ -131,15 +131,20 @@ def _check(options: MiOptions) -> None:
         raise ValueError("name a file: `flatnce mi sample --x height,weight --y income`")
     if options.pairwise and (len(options.files) != 1 or options.y is not None):
         raise ValueError("--pairwise takes one file and --x; leave out --y")
+    if options.lags is not None and options.rows is not None:
+        raise ValueError("--lags counts rows of the whole file; leave out --rows")
 
 
 def _lags(typed: str) -> list[int]:
     """The lags of ``-10..10`` (both ends included) or of ``0,1,7``."""
     first, between, last = typed.partition("..")
     try:
-        return [*range(int(first), int(last) + 1)] if between else [*map(int, typed.split(","))]
+        found = [*range(int(first), int(last) + 1)] if between else [*map(int, typed.split(","))]
     except ValueError as error:
         raise ValueError(f"--lags {typed}: give -10..10, or numbers such as 0,1,7") from error
+    if not found:
+        raise ValueError(f"--lags {typed} is an empty range; write --lags {last}..{first}")
+    return found
 
 
 def _estimate(options: MiOptions) -> None:
@@ -148,10 +153,8 @@ def _estimate(options: MiOptions) -> None:
 
     shifts = [] if options.lags is None else _lags(options.lags)
     tables = read_tables(options.files, **options.reading())
-    data: dict[str, Any] = {
-        name: list(part) for name, part in zip("xy", tables.parts, strict=True)
-    }
-    data |= {"kinds": tables.kinds, "notes": tables.notes}
+    x, y = map(list, tables.parts)
+    data: dict[str, Any] = {"x": x, "y": y, "kinds": tables.kinds, "notes": tables.notes}
     with live_line(log=False) as (update, _):
         given = {
             **options.settings(),
@@ -214,7 +217,5 @@ def _list_columns(options: MiOptions) -> None:
 
 def _training_progress(now: Any) -> str:
     fold = f"fold {now.fold + 1}/{now.folds}  " if now.folds > 1 else ""
-    return (
-        f"{fold}step {now.step:,} of at most {now.steps:,}  train {now.train:.2f}  "
-        f"validation {now.validation:.2f}"
-    )
+    values = f"train {now.train:.2f}  validation {now.validation:.2f}"
+    return f"{fold}step {now.step:,} of at most {now.steps:,}  {values}"

@@ -183,26 +183,14 @@ def _flags(estimate: Estimate, unit: str) -> list[Paragraph]:
 
 
 def _read_outs(estimate: Estimate, shown: Mapping[str, Any]) -> Section | None:
-    rows = [
-        (
-            f"{name} (certified)" if name == shown["readout"] else name,
-            _number(one["value"]),
-            _number(one["standard_error"]),
-            "yes" if one["is_bound"] else "no",
-            one["note"],
-        )
-        for name, one in shown["readouts"].items()
-    ]
-    rows += [
-        (
-            name,
-            _number(shown["baselines"][name]),
-            "",
-            "no",
-            estimate.baseline_remark(value) or "baseline, no net",
-        )
-        for name, value in estimate.baselines.items()
-    ]
+    rows = []
+    for name, one in shown["readouts"].items():
+        title = f"{name} (certified)" if name == shown["readout"] else name
+        numbers = [_number(one[key]) for key in ("value", "standard_error")]
+        rows.append((title, *numbers, "yes" if one["is_bound"] else "no", one["note"]))
+    for name, value in estimate.baselines.items():
+        remark = estimate.baseline_remark(value) or "baseline, no net"
+        rows.append((name, _number(shown["baselines"][name]), "", "no", remark))
     if not rows:
         return None
     header = ["Read-out", shown["unit"], "Standard error", "Lower bound?", "Note"]

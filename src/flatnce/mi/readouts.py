@@ -194,9 +194,8 @@ def learned_dual_readout(parts: Sequence[EvaluationPart]) -> Readout:
     values, group = torch.cat(rows), torch.cat([part.group for part in parts])
     # A jackknife over rows only: with u fixed, one candidate more or less hardly matters.
     size = torch.bincount(group).to(values)
-    without = (values.sum() - torch.zeros_like(size).index_add(0, group, values)) / (
-        len(values) - size
-    )
+    own = torch.zeros_like(size).index_add(0, group, values)
+    without = (values.sum() - own) / (len(values) - size)
     error = _jackknife_error(without[size > 0])
     note = "u learned on training rows; scores as trained, not calibrated"
     return Readout("flo", float(values.mean()), error, True, note)

@@ -111,7 +111,8 @@ class Estimate:
 
         ``correlation`` is that of two normal columns with as much information. Of a side that is
         one of few values: its ``entropy``, the ``share`` of it, and by Fano's inequality the
-        ``accuracy`` that no prediction of it from the other side exceeds if the estimate is right.
+        ``accuracy`` that no prediction of it from the other side exceeds if the information is
+        at most the upper end of the interval (1 if there is none).
         """
         if self.flagged("dependent"):
             return {}
@@ -119,7 +120,8 @@ class Estimate:
         found: dict[str, Any] = {"nats": nats, "bits": nats * unit_factor("bits")}
         found["correlation"] = math.sqrt(-math.expm1(-2 * nats))
         for name, (values, entropy) in self.cleaning.labels.items():
-            accuracy = highest_accuracy(nats, entropy, values)
+            top = math.inf if self.best is None else self.best.high
+            accuracy = highest_accuracy(top, entropy, values)
             label = {"values": values, "entropy": entropy, "share": min(nats / entropy, 1.0)}
             found[name] = {**label, "accuracy": accuracy}
         return found
@@ -136,7 +138,7 @@ class Estimate:
             said = f"Label {name}: {label['share']:.0%} of its entropy ({entropy})."
             most = math.ceil(100 * label["accuracy"])  # rounded up: an upper limit
             rule = f"no rule can predict it in more than {most}% of rows (Fano)"
-            lines.append(said + (f" With so much information {rule}." if most < 100 else ""))
+            lines.append(said + (f" Up to the interval's upper end {rule}." if most < 100 else ""))
         return lines
 
     def _how(self, unit: str) -> list[str]:
@@ -180,8 +182,13 @@ class Estimate:
         return "\n".join(lines)
 
     def plain(self, unit: str = "nats") -> dict[str, Any]:
-        """Return everything as plain data for JSON, in ``nats`` or ``bits``; history in nats."""
-        factor = unit_factor(unit)
+        """Return everything as plain data for JSON, in ``nats`` or ``bits``.
+
+        ``history`` and ``cleaning`` stay in nats.
+        """
+        factor, meaning = unit_factor(unit), self.meaning
+        for label in (meaning[name] for name in self.cleaning.labels if meaning):
+            label["entropy"] *= factor
 
         def number(value: float | None) -> float | None:
             return None if value is None or not math.isfinite(value) else value * factor
@@ -194,7 +201,7 @@ class Estimate:
             **plain({name: value for name, value in vars(self).items() if name != "nats"}),
             **{name: number(vars(self)[name]) for name in ("standard_error", "lower", "ceiling")},
             "best": None if self.best is None else self.best.plain(factor),
-            "meaning": self.meaning,
+            "meaning": meaning,
             "flags": [{"name": flag.name, "message": flag.said(unit)} for flag in self.flags],
             "readouts": {
                 name: {
@@ -247,11 +254,8 @@ def highest_accuracy(nats: float, entropy: float, values: int) -> float:
     left = min(entropy, math.log(values)) - nats
 
     def excess(error: float) -> float:
-        return (
-            float(special.entr(error) + special.entr(1 - error))
-            + error * math.log(values - 1)
-            - left
-        )
+        doubt = float(special.entr(error) + special.entr(1 - error))
+        return doubt + error * math.log(values - 1) - left
 
     if left <= 0:
         return 1.0
@@ -292,10 +296,10 @@ def _split_in_words(split: Mapping[str, int]) -> str:
         return f"cross-fitted in {split['folds']} folds, each row evaluated once"
     if "train" not in split:
         return "all of them used"
-    return (
-        f"{split['train']} trained the critic, {split['validation']} stopped and calibrated it, "
-        f"{split['test']} were evaluated"
+    trained = (
+        f"{split['train']} trained the critic, {split['validation']} stopped and calibrated it"
     )
+    return f"{trained}, {split['test']} were evaluated"
 
 
 # Warnings: their texts are in flags.toml.

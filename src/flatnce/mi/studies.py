@@ -25,15 +25,11 @@ Pairs = dict[tuple[str, ...], tuple[Table, Table]]
 
 def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]], names: int = 1) -> str:
     """Format a text table with the first ``names`` columns left-aligned."""
-    lines = [list(header), *map(list, rows)]
-    widths = [max(len(line[k]) for line in lines) for k in range(len(header))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if number < names else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
+    columns = []
+    for number, cells in enumerate(zip(header, *rows, strict=True)):
+        align, width = str.ljust if number < names else str.rjust, max(map(len, cells))
+        columns.append([align(cell, width) for cell in cells])
+    return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))
 
 
 def _decimals(value: float) -> str:
@@ -99,45 +95,36 @@ class Study:
         tests = {"p_value_holm": "p (Holm)", "q_value": "q"}
         if self.header == ("method",):
             tests = {"p_value": "p"}
-        lines = []
+        lines, wanted = [], (*_INFORMATION[:4], "standard_error")
         for row in self.rows[:most]:
             full = [row[name] for name in self.header]
             names = [name if len(name) <= named else f"{name[: named - 1]}…" for name in full]
-            shown = (
-                _decimals(factor * row[name]) for name in (*_INFORMATION[:4], "standard_error")
-            )
-            nats, low, high, lower, error = shown
-            interval = f"{low} to {high}" if low != "–" else f"± {error}" if error != "–" else "–"
+            nats, low, high, lower, error = (_decimals(factor * row[name]) for name in wanted)
+            interval = f"{low} to {high}" if low != "–" else f"± {error}"
+            if "dependent" in row["flags"] or interval == "± –":
+                interval = "–"
             lines.append([*names, nats, interval, "–" if math.isnan(row["p_value"]) else lower])
             # Holm's values and q of the smallest p-value that so many permutations can give.
-            bound = (
-                "≤ " if row["p_value"] * (row["permutations"] + 1) < 1.5 and len(tests) > 1 else ""
-            )
+            smallest = row["p_value"] * (row["permutations"] + 1) < 1.5
+            bound = "≤ " if smallest and len(tests) > 1 else ""
             cells = [_p_cell(row[name]) for name in tests]
             lines[-1] += [cell if cell[0] == "<" else bound + cell for cell in cells]
-        header = [*self.header, unit, "nominal 95 %", "95 % ≥", *tests.values()]
+        header = [*self.header, unit, "95 % or ± s.e.", "95 % ≥", *tests.values()]
         return "\n".join([_aligned(header, lines, len(self.header)), *self.warnings(unit)])
 
     def warnings(self, unit: str = "nats") -> list[str]:
         """Return which flags were raised and how often, and why something is not certified."""
         raised = [flag for each in self.estimates.values() for flag in each.flags]
         count = Counter(flag.name for flag in raised)
-        lines = [
-            f"! {flag.name}: {flag.said(unit)}" for flag in raised if flag.name == "dependent"
-        ]
+        lines = [f"! dependent: {one.said(unit)}" for one in raised if one.name == "dependent"]
         listed = ", ".join(f"{name} ({number})" for name, number in count.items())
         return [*lines[:1], f"Flags (of {len(self.estimates)}): {listed}."] if count else []
 
     def plain(self, unit: str = "nats") -> dict[str, Any]:
         """Return everything as plain data for JSON, in ``nats`` or ``bits``."""
-        factor = unit_factor(unit)
-        rows = [
-            {
-                name: value * factor if name in _INFORMATION else value
-                for name, value in row.items()
-            }
-            for row in self.rows
-        ]
+        factor, rows = unit_factor(unit), self.rows
+        for row in rows:
+            row |= {name: row[name] * factor for name in _INFORMATION}
         return plain({"unit": unit, "rows": rows})
 
 
@@ -221,9 +208,8 @@ def rank(x: Any, y: Any, columns: Sequence[str] | None = None, **choices: Any) -
         'first'
     """
     target = numbers_of(y, "y")
-    pairs: Pairs = {
-        (name,): (column, target) for name, column in _columns(x, "x", columns).items()
-    }
+    found = _columns(x, "x", columns)
+    pairs: Pairs = {(name,): (column, target) for name, column in found.items()}
     return Study(("column",), _each(pairs, **choices))
 
 
@@ -265,19 +251,21 @@ def lags(
     rows, shifts = len(left), {str(lag): lag for lag in steps_later}
     if rows != len(right):
         raise ValueError(f"x has {rows} rows and y {len(right)}; partners come row by row")
-    if not shifts or rows - max(map(abs, shifts.values())) < FEWEST_ROWS:
-        raise ValueError(
-            f"lags={tuple(steps_later)!r}: give some that leave {FEWEST_ROWS} of {rows} rows"
-        )
+    if not shifts:
+        raise ValueError("lags names no lag; give some, for example range(-3, 4)")
     own = np.zeros(rows) if groups is None else np.asarray(groups)
     pairs: Pairs = {}
     labels = []
     for name, lag in shifts.items():
         first = np.arange(max(-lag, 0), rows - max(lag, 0))
         first = first[own[first] == own[first + lag]]  # partners of one group
+        if len(first) < FEWEST_ROWS:
+            left_over = f"leaves {len(first)} pairs of {rows} rows"
+            raise ValueError(f"lags={lag} {left_over}; give lags that leave {FEWEST_ROWS}")
         pairs[(name,)] = left[first], right[first + lag]
         labels.append(own[first])
-    return Study(("lag",), _each(pairs, groups=None if groups is None else labels, **choices))
+    own_groups = None if groups is None else labels
+    return Study(("lag",), _each(pairs, own_groups=own_groups, **choices))
 
 
 def _columns(table: Any, argument: str, columns: Sequence[str] | None = None) -> dict[str, Table]:
@@ -300,15 +288,26 @@ def _columns(table: Any, argument: str, columns: Sequence[str] | None = None) ->
 
 
 def _each(
-    pairs: Pairs, groups: Any = None, seed: int = 0, **choices: Any
+    pairs: Pairs,
+    groups: Any = None,
+    own_groups: list[Any] | None = None,
+    seed: int = 0,
+    **choices: Any,
 ) -> dict[tuple[str, ...], Estimate]:
-    """Estimate pairs, several at once; groups label the rows of all of them, or are a list."""
+    """Estimate pairs, several at once; groups label the rows of all of them, or each its own."""
     method = choices.get("method", "auto")
     if method_named(method).classical:
         raise ValueError(f"method={method!r} gives no limits and p-values; use method='auto'")
     choices.setdefault("baselines", False)
     names, estimates = list(pairs), []
-    labels = groups if groups is None or isinstance(groups, list) else [groups] * len(names)
+    for name, sides in pairs.items():
+        rows = min(map(len, sides))
+        both = np.hstack([side[:rows].reshape(rows, -1) for side in sides])
+        common = int((~np.isnan(both).any(axis=1)).sum())
+        if common < FEWEST_ROWS:
+            problem = f"{common} rows without missing values, and {FEWEST_ROWS} are needed"
+            raise ValueError(f"{' with '.join(name)} has {problem}; leave the column out")
+    labels = own_groups if groups is None else [np.asarray(groups)] * len(names)
     for start in range(0, len(names), PAIRS_AT_ONCE):
         part = slice(start, start + PAIRS_AT_ONCE)
         tables = [pairs[name] for name in names[part]]

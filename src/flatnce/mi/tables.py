@@ -71,7 +71,6 @@ class Tables:
     notes: tuple[str, ...]  #: what was done to read them, in sentences
     group: NDArray[np.int64] | None = None  #: rows with the same number belong together
     block: int | str | None = None  #: the number of consecutive rows that belong together, or auto
-    rows_in_file: int = 0  #: the number of rows in the file, of which x and y may be a sample
 
     @cached_property
     def x(self) -> pd.DataFrame:
@@ -159,7 +158,7 @@ def read_tables(
         # Blocks are stretches of the file, not of the sample.
         groups, block = frames[0].index.to_numpy() // block, None
     listed = "; ".join(f"{kind} ({_listed(names, 3)})" for kind, names in found.items())
-    return Tables((parts[0], parts[1]), f"Kinds: {listed}.", tuple(notes), groups, block, total)
+    return Tables((parts[0], parts[1]), f"Kinds: {listed}.", tuple(notes), groups, block)
 
 
 def _groups(frame: pd.DataFrame, group: str | None) -> NDArray[np.int64] | None:
@@ -751,10 +750,15 @@ def _encode_column(column: pd.Series, name: str, kind: str | None) -> tuple[pd.D
         raise ValueError(f"column {name!r} holds lists; save their entries as columns")
     if chosen in ("category", "ordinal"):
         return _from_words(column, name, chosen)
-    if found == "dates":
-        return _from_dates(column, name)
-    if found == "durations":
-        return column.dt.total_seconds().to_frame(name), "duration in seconds"
+    if found in ("dates", "durations"):
+        times, unit = _from_times(column, name)
+        if chosen == "circular" and period:  # the first moment is at angle 0
+            table, circle = _from_angles(times[name].to_numpy(), name, period)
+            return table, f"{unit}, {circle}"
+        if chosen != usual:
+            typed = f"--kind {shlex.quote(name)}={chosen}: the column holds {found}"
+            raise ValueError(f"{typed}; leave --kind out for the {unit}, or give circular:PERIOD")
+        return times, unit
     cells = _present(column)
     strays = cells[np.isnan(_numbers(cells))]
     if len(strays) or chosen == "date":
@@ -793,17 +797,21 @@ def _from_angles(values: NDArray[np.float64], name: str, period: str) -> tuple[p
         length = float(period) if period else 360.0 if degrees and most <= 360 else 0.0
     except ValueError:
         length = 0.0
-    if not length > 0:
+    if not 0 < length < np.inf:
+        typed = f"--kind {shlex.quote(name)}=circular"
         raise ValueError(
-            f"kinds: column {name!r} has values from {least:g} to {most:g}; say after how many "
-            f"they repeat, as in --kind {shlex.quote(name)}=circular:360"
+            f"{typed}{f':{period}' if period else ''}: the column has values from {least:g} to "
+            f"{most:g}; say after how many they repeat, as in {typed}:360"
         )
     turns = 2 * np.pi * values / length
     table = pd.DataFrame({f"{name} (cos)": np.cos(turns), f"{name} (sin)": np.sin(turns)})
     return table, f"circular with period {length:g}"
 
 
-def _from_dates(column: pd.Series, name: str) -> tuple[pd.DataFrame, str]:
+def _from_times(column: pd.Series, name: str) -> tuple[pd.DataFrame, str]:
+    """Return dates as days or seconds since the first, durations as seconds."""
+    if pd.api.types.is_timedelta64_dtype(column.dtype):
+        return column.dt.total_seconds().to_frame(name), "duration in seconds"
     moments, ambiguous = _dates(column)
     since = (moments - moments.min()).dt.total_seconds()
     in_days = (since.dropna() % 86_400 == 0).all() or since.max() > 2 * 86_400
