@@ -63,7 +63,7 @@ class WeightsAndBiases:
     A resumed run continues the same run there.
     """
 
-    FAILURE = "W&B failed ({}); training continues without it (`pip install wandb`?)"
+    FAILURE = "W&B failed ({}); training continues without it"
 
     def __init__(self, training: Training) -> None:
         self.training, self.works = training, True
