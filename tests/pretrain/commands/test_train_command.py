@@ -175,3 +175,11 @@ def test_the_first_line_of_a_quiet_run_is_its_result(capsys):
     assert main(["train", "digits", "--quiet", "--evaluate", "--name", "calm", *QUICK]) == 0
     first, *rest = capsys.readouterr().out.splitlines()
     assert " steps in " in first and max(map(len, [first, *rest])) <= 80
+
+
+def test_a_folder_that_cannot_be_made_is_named_with_the_remedy(tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("FLATNCE_RUNS", str(tmp_path / "file"))
+    assert main(["train", "digits", "--name", "first"]) == 2
+    error = capsys.readouterr().err
+    assert "file cannot be made (File exists); FLATNCE_RUNS names another folder" in error

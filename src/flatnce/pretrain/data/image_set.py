@@ -211,8 +211,8 @@ def naming(path: str) -> Iterator[None]:
         raise
     except (*FAULTS, pillow.DecompressionBombError) as error:
         raise UnreadableImage(
-            f"{path} cannot be read as an image ({error}); replace or remove it. Training and "
-            "evaluation leave such files out with skip_unreadable=True (--skip-unreadable)"
+            f"{path} cannot be read as an image ({str(error).partition(' <_io')[0]}); replace or "
+            "remove it. Training and evaluation leave such files out with skip_unreadable=True"
         ) from error
 
 

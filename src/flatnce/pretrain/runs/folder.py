@@ -176,7 +176,12 @@ def run_lock(directory: Path) -> Iterator[None]:
     first = os.environ.get("RANK", "0") == "0"
     place = directory.resolve()  # one lock for every path that leads there
     is_new = first and not place.parent.exists()
-    place.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"{place.parent} cannot be made ({error.strerror}); FLATNCE_RUNS names another folder"
+        ) from error
     busy = f"{directory} is being trained by another process; wait for it, or stop it first"
     try:
         with (
