@@ -7,7 +7,16 @@ from threading import Timer
 
 import pytest
 
-from flatnce.files import is_locked, lock, naming_file, read_json, replace_text, shapes_of
+from flatnce.files import (
+    is_locked,
+    lock,
+    naming_file,
+    put_back,
+    put_in_place,
+    read_json,
+    replace_text,
+    shapes_of,
+)
 
 
 def test_replacing_a_file_follows_no_link(tmp_path, monkeypatch):
@@ -44,6 +53,29 @@ def test_a_full_disk_names_the_file():
         full.open("w") as file,
     ):
         file.write("text")
+
+
+def test_a_folder_whose_replacement_was_killed_gets_its_name_again(tmp_path, monkeypatch):
+    new, place = tmp_path / "new", tmp_path / "export"
+    for folder in (new, place):
+        folder.mkdir()
+        (folder / "text").write_text(folder.name)
+
+    def killed(source, target, rename=os.rename):
+        if source == new:
+            raise KeyboardInterrupt
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", killed)
+    with pytest.raises(KeyboardInterrupt):
+        put_in_place(new, place)
+    monkeypatch.undo()
+    assert not place.exists()
+    for _ in range(2):
+        put_back(place)
+        assert (place / "text").read_text() == "export"
+    put_in_place(new, place)
+    assert (place / "text").read_text() == "new" and os.listdir(tmp_path) == ["export"]
 
 
 def test_a_lock_follows_no_link_and_leaves_no_file(tmp_path):

@@ -25,6 +25,7 @@ __all__ = [
     "lock",
     "naming_file",
     "open_plain",
+    "put_back",
     "put_in_place",
     "read_json",
     "replace_text",
@@ -159,10 +160,16 @@ def put_in_place(temporary: Path, place: Path) -> None:
     try:
         os.rename(temporary, place)
     except OSError:
-        if aside.exists():
-            os.rename(aside, place)
+        put_back(place)
         raise
     shutil.rmtree(aside, ignore_errors=True)
+
+
+def put_back(place: Path) -> None:
+    """Give a folder its name again that :func:`put_in_place` set aside and did not replace."""
+    aside = place.with_name(f".{place.name}.replaced")
+    if aside.exists() and not place.exists():
+        os.rename(aside, place)
 
 
 @contextmanager

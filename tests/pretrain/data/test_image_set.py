@@ -99,6 +99,14 @@ def test_an_unreadable_image_is_named(spoilt, file):
         replace(found, size=8).decoded()
 
 
+@pytest.mark.parametrize("path", ["x.jpg", "x.tar@512+1099511627776/x.jpg"])
+def test_an_image_of_terabytes_is_refused_unread(tmp_path, path):
+    with (tmp_path / path.partition("@")[0]).open("wb") as file:
+        file.truncate(3 << 40)  # takes no place on the disk
+    with pytest.raises(UnreadableImage, match=r"x.jpg cannot be read .*larger than 1 GB"):
+        read_image(str(tmp_path / path), 8)
+
+
 def test_a_postscript_file_with_the_name_of_an_image_starts_no_program(tmp_path, monkeypatch):
     marker, gs, image = (tmp_path / name for name in ("started", "gs", "x.jpg"))
     gs.write_text(f"#!/bin/sh\necho 10.0; touch {marker}\n")

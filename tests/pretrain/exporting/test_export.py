@@ -140,6 +140,9 @@ def test_a_second_export_replaces_the_first_only_on_request(tmp_path, small):
     before = (out / "model.safetensors").read_bytes()
     with pytest.raises(ValueError, match=r"already holds an export.*replace=True"):
         export(small, "torch", out)
+    out.rename(tmp_path / ".out.replaced")  # as an export that is killed leaves it
+    with pytest.raises(ValueError, match=r"already holds an export.*replace=True"):
+        export(small, "torch", out)
     assert (out / "model.safetensors").read_bytes() == before
     assert export(make_trained(step=60), "torch", out, replace=True) == out
     assert json.loads((out / "config.json").read_text())["flatnce"]["step"] == 60

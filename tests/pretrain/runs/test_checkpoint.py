@@ -189,6 +189,14 @@ def test_a_file_cut_short_or_changed_is_named(tmp_path, name, damage):
         checkpoint.load(tmp_path)
 
 
+@every_file
+def test_a_file_of_terabytes_is_refused_unread(tmp_path, name):
+    path = save(tmp_path, 1) / name
+    os.truncate(path, 3 << 40)  # takes no place on the disk
+    with pytest.raises(DamagedCheckpoint, match=rf"{name} (was cut short or changed|is damaged)"):
+        checkpoint.load(tmp_path)
+
+
 class Intruder:
     def __reduce__(self):
         return (print, ("code was run",))

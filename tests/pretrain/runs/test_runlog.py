@@ -1,4 +1,5 @@
 import math
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,6 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from flatnce.pretrain.runs.listing import last_lines
 from flatnce.pretrain.runs.log import FORMAT_VERSION, RunLog, add_evaluation, environment, read_run
 from forked import Forked
 
@@ -35,16 +37,17 @@ def test_an_existing_run_is_replaced_on_request(tmp_path):
         RunLog(tmp_path / "run", kind="demo", config={})
     with pytest.raises(ValueError, match="never removed"):
         RunLog(tmp_path / "run", kind="train", config={}, replace=True)
-    (tmp_path / "run" / "notes.txt").write_text("mine")
-    with pytest.raises(ValueError, match="never removed"):
-        RunLog(tmp_path / "run", kind="demo", config={}, replace=True)
-    (tmp_path / "run" / "notes.txt").unlink()
-    (tmp_path / "run" / "exports").mkdir()
-    (tmp_path / "run" / "exports" / "thesis.tex").write_text("mine")
-    with pytest.raises(ValueError, match="never removed"):
-        RunLog(tmp_path / "run", kind="demo", config={}, replace=True)
-    (tmp_path / "run" / "exports" / "thesis.tex").unlink()
-    (tmp_path / "run" / ".results.json.0123456789abcdef.partial").write_text("{")
+    for folder in ("exports", "wandb/run-1/files"):
+        (tmp_path / "run" / folder).mkdir(parents=True)
+    for name in ("notes.txt", ".notes.partial", "exports/thesis.tex", "wandb/notes.txt"):
+        (tmp_path / "run" / name).write_text("mine")
+        with pytest.raises(OSError, match=rf"holds {name}, which flatnce did not write") as error:
+            RunLog(tmp_path / "run", kind="demo", config={}, replace=True)
+        assert error.value.filename == str(tmp_path / "run")
+        assert (tmp_path / "run" / name).read_text() == "mine"
+        (tmp_path / "run" / name).unlink()
+    for name in (".results.json.0123456789abcdef.partial", "wandb/run-1/files/config.yaml"):
+        (tmp_path / "run" / name).write_text("{")
     RunLog(tmp_path / "run", kind="demo", config={"a": 2}, replace=True)
     run = read_run(tmp_path / "run")
     assert (run.config, run.results) == ({"a": 2}, None)
@@ -53,7 +56,7 @@ def test_an_existing_run_is_replaced_on_request(tmp_path):
 @pytest.mark.parametrize("replace", [False, True])
 def test_files_that_are_no_run_are_never_removed(tmp_path, replace):
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(ValueError, match="never removed"):
+    with pytest.raises(OSError, match=r"holds thesis\.tex, which flatnce did not write"):
         RunLog(tmp_path, kind="demo", config={}, replace=replace)
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
@@ -81,6 +84,15 @@ def test_a_line_cut_short_by_a_crash_is_left_out(log):
     with (log.directory / "metrics.jsonl").open("a") as file:
         file.write('{"step": 1, "lo')
     assert read_run(log.directory).metrics == [{"step": 0}]
+
+
+def test_a_log_of_terabytes_without_a_line_is_refused(log):
+    log.log({"step": 0})
+    path = log.directory / "metrics.jsonl"
+    os.truncate(path, 3 << 40)  # takes no place on the disk
+    with pytest.raises(ValueError, match=r"metrics\.jsonl, line 2 is damaged"):
+        read_run(log.directory)
+    assert last_lines(path) == {}
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """A run that is killed and resumed equals the run that was not, bit for bit."""
 
+import errno
 import json
 import math
 import os
@@ -11,9 +12,10 @@ import pytest
 import torch
 
 from flatnce.pretrain import TrainConfig, TrainingFailed, load_encoder, resume, train
+from flatnce.pretrain.evaluation import Options, evaluate_run
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.folder import find_run, run_lock
-from flatnce.pretrain.runs.log import add_evaluation, read_run
+from flatnce.pretrain.runs.log import RunLog, add_evaluation, identity, read_run
 from forked import Forked, wait_for_lines
 from made_runs import MOCO, assert_same_run, before_step, quick_config, with_dropout
 from tiny_sets import write_folder
@@ -203,12 +205,37 @@ def test_a_run_is_replaced_only_by_one_that_can_take_a_step(tmp_path, monkeypatc
     run, config = tmp_path / "run", config_of("simclr").override(epochs=1)
     train(config.override(seed=1), run)
     files = contents(tmp_path)
-    with pytest.raises(TrainingFailed, match="cannot be contrasted"):
+    with pytest.raises(TrainingFailed, match="cannot be contrasted") as error:
         train(config.override(temperature=1e-40), run, replace=True)
+    assert str(error.value).endswith("run is put back. Check temperature=1e-40 and the images")
     assert contents(tmp_path) == files
     train(config, run, replace=True)
     train(config, tmp_path / "new")
     assert_same_run(run, tmp_path / "new")
+
+
+def test_a_result_of_a_replaced_run_is_not_added_to_the_new_one(tmp_path):
+    run, config = tmp_path / "run", quick_config(view_size=4)
+    train(config, run)
+
+    def label(result):  # called between an evaluation and its record
+        if result["protocol"]["name"] == "knn, k = 3":
+            train(config.override(seed=7), run, replace=True)
+        return {}
+
+    def evaluated(k):
+        options = Options(neighbours=(k,))
+        return evaluate_run(run, "knn", options=options, device="cpu", label=label)
+
+    assert len(evaluated(5)) == len(read_run(run).results["evaluations"]) == 1
+    with pytest.raises(ValueError, match=r"run was replaced or removed .*not kept"):
+        evaluated(3)
+    assert not read_run(run).results["evaluations"]
+    with run_lock(run):  # a replacement that is given up
+        which = identity(run)
+        RunLog(run, kind="train", config={}, replace=True)
+        assert identity(run) != which
+    add_evaluation(run, {"name": "knn", "step": 14}, which)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("out of memory")])
@@ -220,6 +247,22 @@ def test_an_interrupted_start_puts_the_replaced_run_back(error, tmp_path, monkey
     with pytest.raises(type(error)):
         train(config, run, replace=True)
     assert contents(tmp_path) == files
+
+
+@pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError(), OSError("no images")])
+def test_a_start_without_memory_or_files_frees_its_name(error, tmp_path, monkeypatch):
+    before_step(monkeypatch, 0, error)
+    with pytest.raises(type(error)):
+        train(quick_config(), tmp_path / "run")
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_run_is_found_in_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
+    RunLog(tmp_path / "run", kind="train", config={})
+    RunLog(tmp_path / "run", kind="train", config={}, replace=True)
+    read_only = Mock(side_effect=OSError(errno.EROFS, "Read-only file system"))
+    monkeypatch.setattr("flatnce.pretrain.runs.log.remove_start", read_only)
+    assert find_run(tmp_path / "run") == tmp_path / "run" and read_only.called
 
 
 STARTER = """

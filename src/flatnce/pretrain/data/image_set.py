@@ -22,7 +22,7 @@ from jaxtyping import Int64, UInt8
 from torch import Tensor
 
 from flatnce.extras import require_extra
-from flatnce.files import open_plain
+from flatnce.files import LARGEST, open_plain
 from flatnce.messages import check_at_least
 from flatnce.pretrain.data.catalog import UnreadableImage
 
@@ -230,6 +230,8 @@ def read_bytes(path: str) -> bytearray:
     with naming(path), open_plain(member[1] if member else path) as file:
         there = os.fstat(file.fileno()).st_size
         place, length = (int(member[2]), int(member[3])) if member else (0, there)
+        if length > LARGEST:
+            raise ValueError("it is larger than 1 GB")
         file.seek(place)
         data = bytearray(length if place + length <= there else 0)  # a header may claim anything
         if file.readinto(data) != length:

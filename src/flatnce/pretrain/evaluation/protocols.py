@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from flatnce.core.diagnostics import pool_information
 from flatnce.own_code import is_own
@@ -39,7 +39,7 @@ from flatnce.pretrain.evaluation.knn import TEMPERATURE, knn_scores
 from flatnce.pretrain.evaluation.metrics import measure
 from flatnce.pretrain.evaluation.options import Options, expand
 from flatnce.pretrain.evaluation.probe import FORMS, drawn, linear_probe, probe_by_descent
-from flatnce.pretrain.runs.log import add_evaluation, read_run
+from flatnce.pretrain.runs.log import add_evaluation, identity, read_run
 from flatnce.pretrain.training.config import DataConfig
 from flatnce.pretrain.training.images import has_own_test, load_images, own_functions, views_of
 from flatnce.pretrain.training.learner import build_encoder
@@ -147,14 +147,12 @@ class Bench:
         return not has_own_test(self._own(data, "test")) if is_own(data) else _has_no_test(data)
 
     def _read(self, data: str, split: str) -> Images:
-        options = self.options
-        found: Images
-        if is_own(data):
-            found = load_images(self._own(data, split))
-            if isinstance(found, OwnSet) and self.run.ready and found.prepare is None:
-                found = replace(found, prepare=_unchanged)
-        else:
-            found = load(data, split, options.root, skip_unreadable=options.skip_unreadable)
+        if not is_own(data):
+            skip = self.options.skip_unreadable
+            return load(data, split, self.options.root, skip_unreadable=skip)
+        found = load_images(self._own(data, split))
+        if isinstance(found, OwnSet) and self.run.ready and found.prepare is None:
+            return replace(found, prepare=nn.Identity())
         return found
 
     def obstacle(self, name: str, data: str) -> str:
@@ -185,9 +183,8 @@ class Bench:
 
     def embed(self, images: Images, views: Views) -> tuple[Tensor, Tensor]:
         """Embeddings of two views of some images, on the device."""
-        return embed_views(
-            self.run.encoder, images, views, self.run.channels, self.options.workers
-        )
+        run, workers = self.run, self.options.workers
+        return embed_views(run.encoder, images, views, run.channels, workers)
 
     def images(self, data: str) -> dict[str, Any]:
         """How the images of a set are prepared, for a result."""
@@ -197,11 +194,6 @@ class Bench:
         channels = conversion(train.shape[0], self.run.channels)
         resize = self.input["resize"] or self.input["size"]
         return {**self.input, "resize": resize, "channels": channels}
-
-
-def _unchanged(value: Any) -> Any:
-    """An input as the encoder takes it."""
-    return value
 
 
 def missing_sets(names: Sequence[str], root: str | Path | None = None) -> dict[str, str]:
@@ -504,6 +496,7 @@ def evaluate_run(
         label: Returns additional entries for a result.
     """
     place = Path(directory)
+    which = identity(place)  # before anything is read
     run = load_encoder(place, step, choose_device(device))
     record = read_run(place)
     logged = [
@@ -520,6 +513,6 @@ def evaluate_run(
         if bench.is_trained_on(result["data"]):  # one name, from whichever folder
             result["data"] = result["protocol"]["data"] = record.settings["data"]
         result |= {"step": run.step, **(label(result) if label else {})}
-        add_evaluation(place, result)
+        add_evaluation(place, result, which)
         found.append(result)
     return found

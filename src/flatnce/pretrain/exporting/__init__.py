@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from flatnce import __version__
 from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.extras import require_extra
-from flatnce.files import check_replaceable, lock, put_in_place, read_json
+from flatnce.files import check_replaceable, lock, put_back, put_in_place, read_json
 from flatnce.messages import check_choice
 from flatnce.own_code import OBJECT, is_own
 from flatnce.pretrain.data import is_path
@@ -126,13 +126,14 @@ def check_room(out: Path, replace: bool) -> None:
 @contextmanager
 def new_folder(out: Path, replace: bool) -> Iterator[Path]:
     """A temporary folder, renamed when the block succeeds and removed otherwise."""
-    check_room(out, replace)
     place = out.resolve()  # a link to a folder stays a link
     temporary = place.with_name(f".{place.name}.partial")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with lock(place.with_name(f".{place.name}.lock")):
-            shutil.rmtree(temporary, ignore_errors=True)  # of an export that was killed
+            put_back(place)  # both are of an export that was killed
+            shutil.rmtree(temporary, ignore_errors=True)
+            check_room(out, replace)
             temporary.mkdir()
             yield temporary
             check_room(out, replace)  # another process may have written there

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ from flatnce.pretrain.runs.log import SHAPES
 
 FORMAT_VERSION = 1  # increased when an older reader would misread the new layout
 MANIFEST, WEIGHTS, STATE = "manifest.json", "weights.safetensors", "state.pt"
+_safetensors = partial(require_extra, "safetensors.torch", "checkpoints", extra="train")
 _NAME, _PARTIAL = re.compile(r"step-(\d{9,})"), ".partial"
 
 
@@ -104,10 +105,11 @@ def _read(folder: Path, step: int) -> Checkpoint:
         manifest = read_json(path, SHAPES["manifest"], "", FORMAT_VERSION, DamagedCheckpoint)
         contents = {}
         for name in (WEIGHTS, STATE):
+            expected = manifest["files"].get(name, {})
             with open_plain(folder / name) as file:
-                contents[name] = file.read()
-            expected = manifest["files"].get(name, {}).get("sha256")
-            if hashlib.sha256(contents[name]).hexdigest() != expected:
+                is_whole = os.fstat(file.fileno()).st_size == expected.get("bytes")
+                contents[name] = file.read() if is_whole else b""  # another may be huge
+            if hashlib.sha256(contents[name]).hexdigest() != expected.get("sha256"):
                 raise DamagedCheckpoint(f"{folder / name} was cut short or changed")
     except FileNotFoundError as error:
         raise DamagedCheckpoint(f"{error.filename} is missing") from error
@@ -158,7 +160,9 @@ class Writer:
         newest is refused (see :func:`rewind`). ``keep`` None keeps all checkpoints.
         """
         self.wait()
-        contents = _copied(weights, state)
+        _safetensors()  # fail before anything is copied
+        ready = {name: _portable(one, name).contiguous() for name, one in weights.items()}
+        contents = ready, _portable(state, "state")
         self._writing = self._thread.submit(_write, directory, step, *contents, keep)
 
     def check(self) -> None:
@@ -179,18 +183,8 @@ class Writer:
             written.result()
 
 
-def _copied(
-    weights: Mapping[str, Tensor], state: Mapping[str, Any]
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Copies in host memory; refuses what cannot be read back without running code."""
-    _safetensors()  # fail before anything is copied
-    ready = {
-        name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in weights.items()
-    }
-    return ready, _portable(state, "state")
-
-
 def _portable(value: Any, place: str) -> Any:
+    """A copy in host memory; refuses what cannot be read back without running code."""
     if isinstance(value, Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, Mapping):
@@ -298,7 +292,3 @@ def _only_writer(directory: Path) -> Iterator[None]:
             if alone:
                 shutil.rmtree(leftover, ignore_errors=True)
         yield
-
-
-def _safetensors() -> ModuleType:
-    return require_extra("safetensors.torch", "checkpoints", extra="train")

@@ -4,7 +4,6 @@ It is ``runs`` in the working directory, or what the variable FLATNCE_RUNS names
 or one folder further down, as the runs of a sweep do.
 """
 
-import errno
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -21,8 +20,8 @@ from flatnce.pretrain.runs.log import (
     FILES,
     METRICS,
     TRAINING,
-    other_files,
     read_header,
+    refuse_others,
     restore_earlier,
 )
 
@@ -90,7 +89,7 @@ def find_run(name: str | Path) -> Path:
     """The directory of a run, given as a name in the folder of runs or as a path."""
     place = _named(name)
     if place is not None and (place / EARLIER).exists():
-        with suppress(ValueError), run_lock(place):  # its replacement was killed as it began
+        with suppress(ValueError, OSError), run_lock(place):  # its replacement was killed
             return place
     if place is not None and (place / CONFIG).is_file():
         return place
@@ -241,17 +240,8 @@ def _check_deletable(place: Path, runs: Sequence[Path]) -> None:
         # These two beside it show that a damaged config.json was a run's.
         if not all((run / name).is_file() for name in (ENVIRONMENT, METRICS)):
             read_header(run / CONFIG)
-        _refuse_others(run, FILES)
+        refuse_others(run, FILES)
     if (place / SWEEP).is_file():
         read_header(place / SWEEP)
         inside = {name for run in runs for name in (run.name, lock_beside(run).name)}
-        _refuse_others(place, {SWEEP, ".DS_Store", *inside})
-
-
-def _refuse_others(directory: Path, own: set[str]) -> None:
-    if others := other_files(directory, own):
-        raise OSError(
-            errno.ENOTEMPTY,
-            f"it also holds {', '.join(others[:3])}, which flatnce did not write; move it away",
-            str(directory),
-        )
+        refuse_others(place, {SWEEP, ".DS_Store", *inside})

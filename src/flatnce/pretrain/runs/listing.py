@@ -22,6 +22,7 @@ from flatnce.pretrain.runs.folder import lock_beside
 from flatnce.pretrain.runs.log import (
     CONFIG,
     FAILURE,
+    LONGEST,
     METRICS,
     RESULTS,
     TRAINING,
@@ -92,7 +93,7 @@ def last_lines(path: Path) -> dict[str, dict[str, Any]]:
         return found
     with open_plain(path) as file:
         place, after = file.seek(0, os.SEEK_END), b""
-        while place and not {"train", "watch", "verdict"} <= found.keys():
+        while place and len(after) < LONGEST and not {"train", "watch", "verdict"} <= found.keys():
             size = min(place, BLOCK)
             place -= size
             file.seek(place)

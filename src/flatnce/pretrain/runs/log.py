@@ -4,6 +4,7 @@ Numbers that JSON cannot hold (NaN, infinities) are written as null. Home and wo
 are written as ``~`` and ``.``, so that a run can be shared without the paths of its machine.
 """
 
+import errno
 import json
 import os
 import re
@@ -42,7 +43,9 @@ __all__ = [
     "Run",
     "RunLog",
     "add_evaluation",
+    "identity",
     "other_files",
+    "refuse_others",
     "remove_start",
     "restore_earlier",
     "protocol_name",
@@ -65,9 +68,11 @@ TRAINING = ".training"  # held while the run is trained, if no lock can be made 
 START = {CONFIG, ENVIRONMENT, METRICS, TRAINING, ".DS_Store"}
 START |= {"tensorboard", "wandb", "checkpoints"}
 FILES = START | {RESULTS, LOCK, "report.html", "portrait.json", "failure.txt", "exports"}
-_INSIDE = re.compile(
+_OURS = re.compile(
     r"checkpoints/(\.lock|\.?step-[^/]+/(manifest\.json|weights\.safetensors|state\.pt))"
-    r"|tensorboard/events\.out\.[^/]+|wandb/.+"
+    r"|tensorboard/events\.out\.[^/]+"
+    r"|wandb/(settings|latest-run|debug[^/]*\.log|(offline-)?run-[^/]+/.+)"
+    r"|\.[^/]+\.([0-9a-f]{16}|deleted)\.partial|\.earlier\.partial"  # of killed writers
     r"|exports/\.[^/]+\.lock|exports/[^/]+/(README\.md|config\.json|model\.(safetensors|onnx|onnx\.data))"
 )
 
@@ -75,6 +80,7 @@ _INSIDE = re.compile(
 EARLIER, MOVING, DISCARDED = ".earlier", ".earlier.moving", ".earlier.partial"
 
 SHAPES = shapes_of(read_toml(__file__, "files.toml"))
+LONGEST = 1 << 20  # bytes of a line of measurements, so that a damaged file fills no memory
 # A line of measurements has numbers only; JSON has null for those that are not finite.
 _MEASURED = msgspec.json.Decoder(dict[str, float | int | Literal["train", "watch"] | None])
 
@@ -200,14 +206,25 @@ class RunLog:
         return path
 
 
-def add_evaluation(directory: str | Path, evaluation: Mapping[str, Any]) -> Path:
+def identity(directory: Path) -> tuple[int, int] | None:
+    """Distinguishes a run from one that replaces it: a config is written once, then only moved."""
+    found = (directory / CONFIG).stat() if (directory / CONFIG).is_file() else None
+    return None if found is None else (found.st_ino, found.st_mtime_ns)
+
+
+def add_evaluation(
+    directory: str | Path, evaluation: Mapping[str, Any], run: tuple[int, int] | None = None
+) -> Path:
     """Append to ``evaluations`` in a run's results atomically, and return the path.
 
     An evaluation of the same step, data and protocol is replaced. The results of an unfinished run
-    have only evaluations.
+    have only evaluations. A run whose :func:`identity` is not ``run`` is refused.
     """
     place = Path(directory)
     with lock(place / LOCK):
+        if run not in (None, identity(place)):
+            said = "was replaced or removed while it was evaluated; the result is not kept"
+            raise ValueError(f"{place} {said}. Evaluate the run that is there now")
         results = read_results(place) or {"format_version": FORMAT_VERSION}
         new = plain(evaluation)  # with paths as they are kept
         others = [one for one in results.get("evaluations", ()) if _what(one) != _what(new)]
@@ -228,7 +245,7 @@ def read_run(path: str | Path, kind: str | None = None) -> Run:
     A last line cut short by a crash is ignored; other damage is an error.
     """
     directory = Path(path)
-    header = _read_header(directory)
+    header = read_header(directory / CONFIG, "config")
     if kind not in (None, header["kind"]):
         raise ValueError(f"{directory} holds a {header['kind']} run; name one of `flatnce {kind}`")
     machine = _read(directory / ENVIRONMENT, "environment")
@@ -245,11 +262,9 @@ def _make_room(directory: Path, kind: str, replace: bool) -> None:
     there = [path for path in directory.glob("*") if path.name not in (TRAINING, DISCARDED)]
     directory.mkdir(parents=True, exist_ok=True)
     if there:
-        try:
-            same = not other_files(directory, FILES) and _read_header(directory)["kind"] == kind
-        except (ValueError, KeyError):
-            same = False
-        check_replaceable(f"directory={str(directory)!r}", f"a {kind} run", same, replace)
+        refuse_others(directory, FILES)
+        same = read_header(directory / CONFIG, "config")["kind"] == kind
+        check_replaceable(str(directory), f"a {kind} run", same, replace)
         moving = directory / MOVING
         moving.mkdir()
         for path in there:
@@ -272,7 +287,7 @@ def restore_earlier(directory: Path) -> None:
 def remove_start(directory: Path) -> None:
     """Remove the files of a run that has not taken a step; other files and folders stay."""
     for path in directory.glob("*"):
-        if path.name in FILES - {TRAINING} or path.match(".*.partial"):
+        if path.name in FILES - {TRAINING} or _OURS.fullmatch(path.name):
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
@@ -283,26 +298,32 @@ def other_files(directory: Path, known: Collection[str]) -> list[str]:
     """
     found = []
     for name in os.listdir(directory) if directory.is_dir() else ():
-        if name not in known and not Path(name).match(".*.partial"):
+        if name not in known and not _OURS.fullmatch(name):
             found.append(name)
         elif name in FILES and not (directory / name).is_symlink():
             for place, _, files in os.walk(directory / name):
                 inside = (os.path.relpath(os.path.join(place, one), directory) for one in files)
-                found += [one for one in inside if not _INSIDE.fullmatch(one)]
+                found += [one for one in inside if not _OURS.fullmatch(one)]
     return sorted(found)
 
 
-def _read_header(directory: Path) -> dict[str, Any]:
-    if not (directory / CONFIG).is_file():
-        raise ValueError(
-            f"path={str(directory)!r} is not a run directory (it has no {CONFIG}); pass the "
-            "folder of a run, for example runs/demo"
+def refuse_others(directory: Path, known: Collection[str]) -> None:
+    """Refuse to remove a folder with :func:`other_files`."""
+    if others := other_files(directory, known):
+        raise OSError(
+            errno.ENOTEMPTY,
+            f"it also holds {', '.join(others[:3])}, which flatnce did not write; move it away",
+            str(directory),
         )
-    return read_header(directory / CONFIG, "config")
 
 
 def read_header(path: Path, kind: str = "header") -> dict[str, Any]:
     """The JSON file that makes its folder one of flatnce; another program's file is refused."""
+    if not path.is_file():
+        raise ValueError(
+            f"path={str(path.parent)!r} is not a run directory (it has no {path.name}); pass the "
+            "folder of a run, for example runs/demo"
+        )
     return read_json(path, SHAPES[kind], "restore it, or name another folder", FORMAT_VERSION)
 
 
@@ -332,9 +353,9 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return records
     with open_plain(path) as file:
-        for number, line in enumerate(file, start=1):
+        for number, line in enumerate(iter(lambda: file.readline(LONGEST), b""), start=1):
             try:
-                if line.endswith(b"\n"):  # otherwise it was cut short
+                if line.endswith(b"\n") or len(line) == LONGEST:  # otherwise it was cut short
                     records.append(read_line(line))
             except (ValueError, RecursionError) as error:
                 said = str(error).replace("`", "")

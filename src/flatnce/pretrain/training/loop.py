@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 import torch.distributed as dist
-from torch import Tensor
+from torch import OutOfMemoryError, Tensor
 
 from flatnce.core import distributed
 from flatnce.core.diagnostics import Interval
@@ -168,7 +168,7 @@ def train_steps(
                     log.settle()
                 yield first
                 return (yield from run)
-        except (ValueError, OSError, ImportError):
+        except (ValueError, OSError, ImportError, MemoryError, OutOfMemoryError):
             if training.step == 0 and log is not None:
                 # Nothing was trained: free the name again. A mounted folder itself stays.
                 remove_start(place)

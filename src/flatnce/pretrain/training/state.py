@@ -24,6 +24,7 @@ from flatnce.own_code import error_text, is_ours, is_own
 from flatnce.pretrain.data import Batch, OwnSet, ReadyViews, Resident
 from flatnce.pretrain.fused_resnet import fuse_resnet
 from flatnce.pretrain.runs import checkpoint
+from flatnce.pretrain.runs.log import EARLIER
 from flatnce.pretrain.training import optim
 from flatnce.pretrain.training.config import RunConfig, TrainConfig
 from flatnce.pretrain.training.images import open_images
@@ -320,10 +321,10 @@ class Training:
 
     def failure(self, step: int, error: ValueError | None = None) -> TrainingFailed:
         """The exception for numbers that are not finite, or that the objective refused."""
-        first_bad = zip(("loss", "gradient"), self.guard.first_bad.tolist(), strict=True)
+        since = self.guard.first_bad.tolist()
         found = [
             f"the {term} is infinite or not a number since step {first}"
-            for term, first in first_bad
+            for term, first in zip(("loss", "gradient"), since, strict=True)
             if first >= 0
         ]
         place = int(self.guard.bad_gradient)
@@ -345,11 +346,13 @@ class Training:
         self.writer.settle()
         kept = checkpoint.steps(self.directory / CHECKPOINTS)
         good = f"the checkpoint of step {kept[-1]} is good and is kept" if kept else "none is kept"
+        if (self.directory / EARLIER).is_dir():
+            good = "the earlier run is put back"
+        remedy = f"Lower the learning rate (it was {self.rate.at(step):.3g}) or lengthen warm-up"
+        if 0 in since or step == 0:  # of the untrained network
+            remedy = f"Check temperature={self.config.loss.temperature:g} and the images"
         more = "" if self.learner.dtype == torch.float32 else ", or use precision=float32"
-        return TrainingFailed(
-            f"training stopped: {'; '.join(found)}; {good}. Lower the learning rate (it was "
-            f"{self.rate.at(step):.3g}), or lengthen the warm-up{more}"
-        )
+        return TrainingFailed(f"training stopped: {'; '.join(found)}; {good}. {remedy}{more}")
 
     def position(self, step: int | None = None) -> dict[str, Any]:
         """Step, epoch and seconds, by default those of the present step."""
