@@ -20,6 +20,7 @@ from types import GenericAlias
 from typing import Any
 
 __all__ = [
+    "LARGEST",
     "check_replaceable",
     "is_locked",
     "lock",

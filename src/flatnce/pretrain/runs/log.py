@@ -31,6 +31,7 @@ from flatnce.toml_files import read_toml
 
 __all__ = [
     "CONFIG",
+    "EARLIER",
     "ENVIRONMENT",
     "FAILURE",
     "FILES",
@@ -198,8 +199,7 @@ class RunLog:
     def finish(self, results: Mapping[str, Any]) -> Path:
         """Write the final numbers atomically after earlier evaluations, and return the path."""
         self.settle()
-        path = self.directory / RESULTS
-        whole = {"format_version": FORMAT_VERSION, **results}
+        path, whole = self.directory / RESULTS, {"format_version": FORMAT_VERSION, **results}
         with lock(self.directory / LOCK):
             there = (read_results(self.directory) or {}).get("evaluations")
             _write_json(path, {**whole, "evaluations": there} if there else whole)
@@ -233,9 +233,8 @@ def add_evaluation(
     return place / RESULTS
 
 
-def _what(evaluation: Mapping[str, Any]) -> tuple[Any, ...]:
+def _what(one: Mapping[str, Any]) -> tuple[Any, ...]:
     """Step, data and protocol of an evaluation."""
-    one = evaluation
     return one.get("step"), one.get("data"), protocol_name(one), one.get("name")
 
 
