@@ -172,7 +172,7 @@ def test_the_meaning_is_that_of_two_normal_columns_and_of_a_label():
     assert (
         lines[1] == "Meaning: 0.49 bits; two normal columns with correlation 0.70 share as much."
     )
-    assert lines[2].startswith("Label y: 31% of its entropy (3 values, 1.10 nats). Up to the")
+    assert lines[2].startswith("Label y: 31% of its entropy (3 values, 1.10 nats). If the")
     most = math.ceil(100 * highest_accuracy(nats, math.log(3), 3))
     assert f"no rule can predict it in more than {most}% of rows" in lines[2]
     assert "1.58 bits" in found.summary("bits") and "nats" not in found.summary("bits")

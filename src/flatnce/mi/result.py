@@ -138,7 +138,7 @@ class Estimate:
             said = f"Label {name}: {label['share']:.0%} of its entropy ({entropy})."
             most = math.ceil(100 * label["accuracy"])  # rounded up: an upper limit
             rule = f"no rule can predict it in more than {most}% of rows (Fano)"
-            lines.append(said + (f" Up to the interval's upper end {rule}." if most < 100 else ""))
+            lines.append(said + (f" If the interval holds, {rule}." if most < 100 else ""))
         return lines
 
     def _how(self, unit: str) -> list[str]:
