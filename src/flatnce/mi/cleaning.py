@@ -421,9 +421,8 @@ def _parts(units: Indices, shares: Sequence[float], random: np.random.Generator)
             f"the groups are too uneven to be split: one of {len(sizes)} holds {sizes.max()} of "
             f"{len(units)} rows; use smaller groups, fewer folds, or none"
         )
-    return [
-        random.permutation(np.flatnonzero(part_of[units] == part)) for part in range(len(shares))
-    ]
+    found = (np.flatnonzero(part_of[units] == part) for part in range(len(shares)))
+    return [random.permutation(rows) for rows in found]
 
 
 def jackknife_groups(units: Indices, seed: int) -> NDArray[Any]:

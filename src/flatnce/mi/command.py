@@ -202,9 +202,8 @@ def _print(found: Any, options: MiOptions, data: dict[str, Any]) -> None:
 def _list_columns(options: MiOptions) -> None:
     from flatnce.mi.tables import describe_columns
 
-    listing = {
-        file: describe_columns(file, header=not options.no_header) for file in options.files
-    }
+    header = not options.no_header
+    listing = {file: describe_columns(file, header=header) for file in options.files}
     if options.json:
         print_json(plain(listing))
         return

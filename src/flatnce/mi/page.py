@@ -31,10 +31,8 @@ def mi_page(
     ``data`` has the columns of ``x`` and ``y``, their ``kinds`` in words and ``notes``.
     """
     shown = estimate.plain(unit)
-    settings = [
-        (name, "not set" if value is None else str(value))
-        for name, value in estimate.settings.items()
-    ]
+    given = estimate.settings.items()
+    settings = [(name, "not set" if value is None else str(value)) for name, value in given]
     said = [f"{estimate.cleaning.rows_used:,} of {estimate.cleaning.rows_given:,} rows were used."]
     said += [*_about(data or {}), *estimate.cleaning.notes]
     parts = [f"{count:,}" for count in estimate.split.values()]
