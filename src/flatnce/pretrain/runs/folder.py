@@ -70,10 +70,8 @@ def run_name(directory: Path) -> str:
 def run_names(folder: Path | None = None, depth: int = 2) -> list[str]:
     """Names of the runs that have started in a folder, sorted; those in a sweep as SWEEP/RUN."""
     found = []
-    with (
-        suppress(FileNotFoundError, NotADirectoryError),
-        os.scandir(folder or runs_folder()) as at,
-    ):
+    without_folder = suppress(FileNotFoundError, NotADirectoryError)
+    with without_folder, os.scandir(folder or runs_folder()) as at:
         for entry in at:
             if entry.name.startswith(".") or not entry.is_dir():
                 continue
@@ -208,9 +206,7 @@ def delete(*directories: Path) -> None:
     """
     for directory in directories:
         if directory.is_symlink():
-            raise ValueError(
-                f"{directory} is a link, which is not followed; name the folder itself"
-            )
+            raise ValueError(f"{directory} is a link, which is not followed; name its target")
     known = {directory.resolve(): directory for directory in directories}
     places = [one for path, one in known.items() if path.parent not in known]
     with ExitStack() as locks:

@@ -358,9 +358,8 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
                     records.append(read_line(line))
             except (ValueError, RecursionError) as error:
                 said = str(error).replace("`", "")
-                raise ValueError(
-                    f"{path}, line {number} is damaged ({said}); remove it"
-                ) from error
+                damage = f"{path}, line {number} is damaged ({said}); remove it"
+                raise ValueError(damage) from error
     return records
 
 
