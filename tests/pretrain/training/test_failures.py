@@ -78,7 +78,9 @@ def test_a_process_in_which_all_is_well_says_that_another_is_the_reason(tmp_path
     said = str(training.failure(0))
     assert "stopped: a number of another process" in said and "precision" not in said
     training.learner.dtype = torch.bfloat16
-    assert str(training.failure(0)).endswith("warm-up, or use precision=float32")
+    assert str(training.failure(1)).endswith("warm-up, or use precision=float32")
+    untrained = str(training.failure(0))  # so the rate is not the cause
+    assert untrained.endswith("Check temperature=0.1 and the images, or use precision=float32")
 
 
 @pytest.mark.parametrize(

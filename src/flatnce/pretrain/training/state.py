@@ -348,7 +348,8 @@ class Training:
         good = f"the checkpoint of step {kept[-1]} is good and is kept" if kept else "none is kept"
         if (self.directory / EARLIER).is_dir():
             good = "the earlier run is put back"
-        remedy = f"Lower the learning rate (it was {self.rate.at(step):.3g}) or lengthen warm-up"
+        rate = self.rate.at(step)
+        remedy = f"Lower the learning rate (it was {rate:.3g}), or lengthen the warm-up"
         if 0 in since or step == 0:  # of the untrained network
             remedy = f"Check temperature={self.config.loss.temperature:g} and the images"
         more = "" if self.learner.dtype == torch.float32 else ", or use precision=float32"
