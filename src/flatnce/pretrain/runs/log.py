@@ -4,7 +4,6 @@ Numbers that JSON cannot hold (NaN, infinities) are written as null. Home and wo
 are written as ``~`` and ``.``, so that a run can be shared without the paths of its machine.
 """
 
-import errno
 import json
 import os
 import re
@@ -309,11 +308,8 @@ def other_files(directory: Path, known: Collection[str]) -> list[str]:
 def refuse_others(directory: Path, known: Collection[str]) -> None:
     """Refuse to remove a folder with :func:`other_files`."""
     if others := other_files(directory, known):
-        raise OSError(
-            errno.ENOTEMPTY,
-            f"it also holds {', '.join(others[:3])}, which flatnce did not write; move it away",
-            str(directory),
-        )
+        named = ", ".join(others[:3])
+        raise OSError(f"{directory} also holds {named}, which flatnce did not write; move it away")
 
 
 def read_header(path: Path, kind: str = "header") -> dict[str, Any]:
