@@ -413,8 +413,11 @@ def test_a_pipe_a_device_and_a_very_long_image_are_not_read(tmp_path):
             found.decode(number)
 
 
-def test_a_member_that_claims_more_than_its_shard_holds_is_named(tmp_path):
-    path = f"{tmp_path / 'a.tar'}@512+{1 << 50}/1.png"
+@pytest.mark.parametrize(
+    ("claimed", "said"), [(1 << 29, "it ends before its"), (1 << 50, "it is larger than 1 GB")]
+)
+def test_a_member_that_claims_more_than_its_shard_holds_is_named(claimed, said, tmp_path):
+    path = f"{tmp_path / 'a.tar'}@512+{claimed}/1.png"
     (tmp_path / "a.tar").write_bytes(bytes(1024))
-    with pytest.raises(UnreadableImage, match="it ends before its"):
+    with pytest.raises(UnreadableImage, match=said):
         open_image(path)
