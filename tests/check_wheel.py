@@ -27,7 +27,7 @@ from paths import ROOT
 PACKAGE = ROOT / "src" / "flatnce"
 
 # These parts of the package work without any extra.
-CORE = ("__init__", "core", "functional", "lazy")
+CORE = ("__init__", "core", "files", "functional", "lazy")
 # numpy is required although the core does not import it: torch warns at import without it.
 SILENT = {"numpy"}
 # torch brings triton on Linux; without it another kernel is chosen.
