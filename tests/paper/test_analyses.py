@@ -19,7 +19,7 @@ from flatnce.paper.reproduce.analyses import (
 from flatnce.paper.reproduce.engine import analyse
 from flatnce.paper.reproduce.experiment import EXPERIMENTS, Setting, TrainingRun
 from flatnce.paper.reproduce.page import table_of
-from flatnce.paper.reproduce.runs import Group, Runs, best, gaps, parting_chart, parting_words
+from flatnce.paper.reproduce.runs import Group, Runs, best, gaps
 from flatnce.pretrain.training.config import TrainConfig
 
 
@@ -156,24 +156,6 @@ def test_the_choice_is_made_on_held_out_training_images(held_out, chosen, monkey
 
 
 # Gaps, points and accuracies.
-
-
-def test_where_the_objectives_part():
-    infonce = lines_of([0.4, 0.5])
-    for one, share in zip(infonce, (0.5, 0.95), strict=True):
-        one |= {"mi": share * 2.0, "mi_ceiling": 2.0}
-    made = [
-        finished(lines, {"objective": name, "batch_size": 32}, objective=name)
-        for name, lines in (("infonce", infonce), ("flatnce", lines_of([0.41, 0.55])))
-    ]
-    found = runs_of("fig-batch-size", made)
-    (cloud,) = parting_chart(found, "", "")[0]["lines"]
-    assert cloud["x"] == pytest.approx([0.5, 0.95])
-    assert cloud["y"] == pytest.approx([1.0, 5.0])
-    assert parting_words(found, "When")["When"] == (
-        "below 90% of log K, FlatNCE's kNN minus InfoNCE's is +1.00 points (n = 1); from 90% on, "
-        "FlatNCE's kNN minus InfoNCE's is +5.00 points (n = 1)."
-    )
 
 
 def test_the_correlation_is_over_the_checkpoints_of_all_runs(monkeypatch):

@@ -12,7 +12,12 @@ import tyro
 
 from flatnce.cli.console import console_of, print_json, text_table
 from flatnce.cli.options import parse_options
-from flatnce.paper.reproduce.experiment import EXPERIMENTS, Setting, check_options, find_experiment
+from flatnce.paper.reproduce.experiment import (
+    EXPERIMENTS,
+    Setting,
+    check_imagenet,
+    find_experiment,
+)
 from flatnce.paper.reproduce.page import reproduce_page, table_of
 from flatnce.pretrain.runs.folder import run_lock, runs_folder
 from flatnce.pretrain.runs.log import read_run
@@ -37,8 +42,6 @@ class ReproduceOptions:
     store: Annotated[str | None, tyro.conf.arg(metavar="PATH")] = None
     # ImageNet's folder, for the tables at scale paper.
     imagenet: Annotated[str | None, tyro.conf.arg(metavar="PATH")] = None
-    # Learning rate at the base batch; by default the preset's.
-    rate: Annotated[float | None, tyro.conf.arg(metavar="RATE")] = None
     list: bool = False  # List the experiments.
     json: bool = False  # Print JSON and nothing else.
 
@@ -65,8 +68,8 @@ def run(arguments: list[str]) -> int:
 
 def _reproduce(options: ReproduceOptions) -> Path:
     experiment = find_experiment(str(options.name))
-    given = {name: getattr(options, name) for name in ("rate", "imagenet")}
-    check_options(experiment, given, options.scale)
+    if options.imagenet is not None:
+        check_imagenet(experiment, options.scale)
     # These import torch, which --list and a misspelt name do not need.
     from flatnce.paper.reproduce.engine import reproduce
     from flatnce.paper.reproduce.store import Store, committed_records
@@ -77,7 +80,7 @@ def _reproduce(options: ReproduceOptions) -> Path:
     others = committed_records() if options.store is None else []
     store = Store(Path(options.store or folder / "store"), others)
     out = Path(options.out or folder / name)
-    setting = Setting(options.scale, options.seeds, **given)
+    setting = Setting(options.scale, options.seeds, options.imagenet)
     progress = partial(sweep_progress, quiet=options.json)
     say = (lambda _: None) if options.json else print
     try:

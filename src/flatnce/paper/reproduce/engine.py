@@ -190,8 +190,6 @@ def _base_config(experiment: Experiment, setting: Setting) -> TrainConfig:
     config = preset(settings.pop("preset"))
     if base == "imagenet":
         settings["data"] = _imagenet_folder(setting.imagenet)
-    if setting.rate is not None:
-        settings["rate"] = setting.rate
     if experiment.every_checkpoint:
         settings["keep"] = None
     for name, value in experiment.settings.items():

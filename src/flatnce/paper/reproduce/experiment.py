@@ -25,7 +25,6 @@ class Setting:
     scale: str = "smoke"
     seeds: tuple[int, ...] = ()  # by default the scale's
     imagenet: str | None = None  # ImageNet's folder
-    rate: float | None = None  # learning rate at the base batch
 
     def __post_init__(self) -> None:
         check_choice("scale", self.scale, SEEDS)
@@ -117,11 +116,9 @@ def find_experiment(name: str) -> Experiment:
     raise ValueError(f"name={name!r} is not an experiment; {hint}")
 
 
-def check_options(experiment: Experiment, given: Mapping[str, Any], scale: str) -> None:
-    """Refuse an option that would have no effect."""
-    reads = {"rate": bool(experiment.grids), "imagenet": experiment.base == "imagenet"}
-    for name in (name for name, value in given.items() if value is not None):
-        if not reads[name]:
-            raise ValueError(f"{experiment.name} does not read --{name}; leave it out")
-        if name == "imagenet" and scale != "paper":
-            raise ValueError(f"--imagenet is for scale paper, and this is scale {scale}")
+def check_imagenet(experiment: Experiment, scale: str) -> None:
+    """Refuse the folder of ImageNet where it would have no effect."""
+    if experiment.base != "imagenet":
+        raise ValueError(f"{experiment.name} does not read --imagenet; leave it out")
+    if scale != "paper":
+        raise ValueError(f"--imagenet is for scale paper, and this is scale {scale}")

@@ -45,7 +45,6 @@ class Size:
     pool: int
     batches: int
     batch: int = 64
-    compared: Sequence[int] = ()  # batch sizes at which the true critic is read
     dimensions: int = 20
     width: int = 128
     rate: float = 5e-4
@@ -108,7 +107,7 @@ class Variant:
     alternating: bool = False  # critic and u are updated in turn instead of jointly
     options: Mapping[str, float] = field(default_factory=dict, compare=False)  # of the bound
     in_paper: Sequence[str] = field(default=(), compare=False)  # Table 1 on bias and stability
-    charts: Sequence[str] = field(default=(), compare=False)  # that show it
+    charted: bool = field(default=False, compare=False)  # whether it is in the chart of Table 1
 
     @property
     def is_bound(self) -> str:
@@ -320,33 +319,26 @@ BOUND_VARIANTS = [Variant(**entry) for entry in EXPERIMENTS["table-1"].variants]
 def compare_bounds(runs: Runs) -> Findings:
     """Values at the true critic, then critics trained with each bound."""
     size = Size(seeds=runs.setting.seeds, **runs.setting.pick(runs.experiment.sizes))
-    true = {
-        (variant, batch): bias_and_deviation(variant, size, batch)
-        for variant in BOUND_VARIANTS
-        for batch in size.compared
-    }
     rows, bars = list[dict[str, Any]](), list[dict[str, Any]]()
     for variant in BOUND_VARIANTS:
-        own = list(_rows(variant, size, true[variant, size.batch]))
-        if "trained" in variant.charts:
+        own = list(_rows(variant, size))
+        if variant.charted:
             values = [row["measures"][CALIBRATED]["values"] for row in own]
             label = f"{variant.label}, {variant.critic}"
             bars.append(line(label, range(len(own)), values, len(bars)))
         rows += own
     heading = runs.experiment.heading("trained", **asdict(size))
     x, categories = axis("true information"), [f"{nats:g} nats" for nats in size.nats]
-    charts = _by_batch(runs, true, size)
-    charts += chart("bars", heading, x, axis("nats"), bars, categories=categories)
+    charts = chart("bars", heading, x, axis("nats"), bars, categories=categories)
     return Findings(rows, charts, unstable_words(rows), [printed_words()])
 
 
-def _rows(
-    variant: Variant, size: Size, true: Mapping[float, tuple[Values, Values]]
-) -> Iterator[dict[str, Any]]:
+def _rows(variant: Variant, size: Size) -> Iterator[dict[str, Any]]:
     """Train critics with a bound, and give its rows of the table, one per information."""
+    true = bias_and_deviation(variant, size)
     if variant.trains:
         trained = train_critics(variant, size)
-        own = bias_and_deviation(variant, size, size.batch, trained)
+        own = bias_and_deviation(variant, size, trained)
     for nats in size.nats:
         measures = {
             TRUE_BIAS: cell(true[nats][0], "rounded"),
@@ -365,13 +357,13 @@ def _rows(
 
 @torch.no_grad()
 def batch_values(
-    variant: Variant, size: Size, batch: int, trained: TrainedCritics | None = None
+    variant: Variant, size: Size, trained: TrainedCritics | None = None
 ) -> list[list[float]]:
     """The value on each held-out batch, by run: at the true critic, or at trained, finite ones."""
     stream = Stream(size, 2 if trained is None else 3)
     values: list[list[float]] = [[] for _ in size.runs]
     for _ in range(size.batches):
-        x, y = stream.draw(batch, variant.extra(batch))
+        x, y = stream.draw(size.batch, variant.extra(size.batch))
         if trained is not None:
             scores, dual = (part.double() for part in _scores_and_dual(trained.critics, x, y))
         for run, (nats, _) in enumerate(size.runs):
@@ -383,10 +375,10 @@ def batch_values(
 
 
 def bias_and_deviation(
-    variant: Variant, size: Size, batch: int, trained: TrainedCritics | None = None
+    variant: Variant, size: Size, trained: TrainedCritics | None = None
 ) -> dict[float, tuple[Values, Values]]:
     """Bias and standard deviation per seed over held-out batches, by information."""
-    values = batch_values(variant, size, batch, trained)
+    values = batch_values(variant, size, trained)
     numbers = {}
     for nats in size.nats:
         target = _target(variant, nats, size.dimensions)
@@ -425,21 +417,6 @@ def _target(variant: Variant, nats: float, dimensions: int) -> float:
 def jensen_shannon_truth(partners: Float[Tensor, " n"], others: Float[Tensor, " m"]) -> float:
     """The Jensen–Shannon divergence of p(x, y) from p(x)p(y), from pointwise information."""
     return float(math.log(2) - (softplus(-partners).mean() + softplus(others).mean()) / 2)
-
-
-def _by_batch(runs: Runs, true: Mapping[tuple[Variant, int], Any], size: Size) -> Charts:
-    nats, batches = size.nats[len(size.nats) // 2], sorted({batch for _, batch in true})
-    shown = [variant for variant in BOUND_VARIANTS if "by-batch" in variant.charts]
-    x = axis("batch", ticks=batches, logarithmic=True)
-    charts: Charts = []
-    for place, (name, label) in enumerate((("bias", "bias (nats)"), ("deviation", "sd (nats)"))):
-        lines = []
-        for series, variant in enumerate(shown):
-            values = [true[variant, batch][nats][place] for batch in batches]
-            lines.append(line(variant.label, batches, values, series))
-        heading = runs.experiment.heading(name, nats=nats)
-        charts += chart("lines", heading, x, axis(label), lines)
-    return charts
 
 
 def printed_words() -> dict[str, Any]:
@@ -524,6 +501,6 @@ def _bar_per_training(heading: Mapping[str, str], shown: Mapping[Variant, Values
 def _flo_values(trained: TrainedCritics) -> Values:
     """FLO of the critic and its u on held-out batches with all negatives: a bound."""
     variant, size = replace(trained.variant, single=False), trained.size
-    runs = batch_values(variant, size, size.batch, trained)
+    runs = batch_values(variant, size, trained)
     means = [sum(values) / len(values) if values else math.nan for values in runs]
     return [mean if math.isfinite(mean) else None for mean in means]

@@ -12,7 +12,6 @@ from flatnce.paper.charts import (
     axis,
     cell_text,
     chart,
-    cloud,
     comparison,
     difference,
     line,
@@ -31,8 +30,6 @@ from flatnce.pretrain.evaluation import Options, evaluate_run
 from flatnce.report.text import capitalised
 
 NAMES = {"infonce": "InfoNCE", "flatnce": "FlatNCE", "holder": "Hölder"}
-
-SATURATED = 0.9  # the share of log K from which on InfoNCE counts as saturated
 
 
 @dataclass(frozen=True)
@@ -277,15 +274,15 @@ def _linear_top1(group: Group, runs: Runs) -> Values:
     return [one.get("top1") for one in scores(group, protocol, runs.epoch, **options)]
 
 
-def saturation(group: Group, epoch: float = 1e9) -> Values:
-    """K-sample information as a share of its ceiling, at an epoch or at the end."""
-    ends = (group.curve(key).at(epoch) for key in ("mi", "mi_ceiling"))
+def _saturation(group: Group, _: Runs) -> Values:
+    """K-sample information as a share of its ceiling, at the end."""
+    ends = (group.curve(key).last() for key in ("mi", "mi_ceiling"))
     return [None if mi is None else mi / most for mi, most in zip(*ends, strict=True)]
 
 
 COMPUTED: dict[str, Callable[[Group, Runs], Values]] = {
     "linear": _linear_top1,
-    "saturation": lambda group, _: saturation(group),
+    "saturation": _saturation,
 }
 """Measures that are not logged."""
 
@@ -362,33 +359,9 @@ def by_variable(
     return chart("lines", heading, across, MEASURES[measure]["axis"], lines, references=references)
 
 
-def parting_points(infonce: Group, flatnce: Group) -> list[tuple[float, float]]:
-    """One point per check: InfoNCE's saturation and the kNN gap, means over seeds."""
-    theirs, ours = infonce.curve("knn"), flatnce.curve("knn")
-    points = []
-    for epoch in theirs.epochs:
-        gap = difference(ours.at(epoch), theirs.at(epoch))["mean"]
-        reached = mean(saturation(infonce, epoch))
-        if gap is not None and reached is not None:
-            points.append((reached, 100 * gap))
-    return points
-
-
-def parting_chart(runs: Runs, title: str, caption: str) -> Charts:
-    """InfoNCE's saturation against the gap in accuracy."""
-    clouds = []
-    for series, size in enumerate(runs.distinct("batch_size")):
-        points = parting_points(*runs.where(batch_size=size))
-        clouds.append(cloud(f"batch {size}", points, series))
-    heading = {"name": "parting", "title": title, "caption": caption}
-    x, y = axis("InfoNCE’s K-sample MI / log K"), axis("kNN, FlatNCE − InfoNCE (points)")
-    return chart("scatter", heading, x, y, clouds, fit=None)
-
-
 CHARTS: dict[str, Callable[..., Charts]] = {
     "by-epoch": by_epoch,
     "by-variable": by_variable,
-    "parting": parting_chart,
 }
 
 
@@ -405,20 +378,6 @@ def ahead(runs: Runs, measure: str, topic: str, split: str | None = None) -> dic
         )
         words[topic.format(**part)] = f"{comparison(difference(flatnce, infonce), unit)}."
     return words
-
-
-def parting_words(runs: Runs, topic: str) -> dict[str, str]:
-    """The mean gap before and after saturation."""
-    sizes = runs.distinct("batch_size")
-    points = [point for size in sizes for point in parting_points(*runs.where(batch_size=size))]
-    parts = []
-    for name, gaps in (
-        (f"below {SATURATED:.0%} of log K", [y for x, y in points if x < SATURATED]),
-        (f"from {SATURATED:.0%} on", [y for x, y in points if x >= SATURATED]),
-    ):
-        shown = f"{sum(gaps) / len(gaps):+.2f} points" if gaps else "no check"
-        parts.append(f"{name}, FlatNCE's kNN minus InfoNCE's is {shown} (n = {len(gaps)})")
-    return {topic: "; ".join(parts).replace("-", "−") + "."}
 
 
 def gaps(
@@ -471,6 +430,5 @@ def best(runs: Runs, variable: str, topic: str) -> dict[str, str]:
 WORDS: dict[str, Callable[..., dict[str, str]]] = {
     "ahead": ahead,
     "best": best,
-    "parting": parting_words,
     "gaps": gaps,
 }
