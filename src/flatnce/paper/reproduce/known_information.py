@@ -8,7 +8,7 @@ import itertools
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -23,16 +23,16 @@ from flatnce.mi.bounds import barber_agakov, flo_alternating_losses, infonce, mi
 from flatnce.mi.critics import BoundedScale, Critic, StackedCritics, critic_for
 from flatnce.mi.registry import BOUNDS
 from flatnce.mi.tasks import staircase
-from flatnce.paper.charts import Charts, Values, axis, chart, line, spread
+from flatnce.paper.charts import Values, axis, chart, line, spread
 from flatnce.paper.gaussians import correlation_of, draw_pairs
-from flatnce.paper.reproduce.experiment import EXPERIMENTS, Findings
+from flatnce.paper.reproduce.experiment import Findings
 from flatnce.paper.reproduce.runs import Runs, cell
 
 COSINE_SCALE = 20.0
 LEARNED = 0.1  # nats below which a run has learned nothing that it could lose
 CHECKS, CHECK_PAIRS = 6, 500  # of the held-out value in training
 
-CALIBRATED, UNSTABLE, SPREAD = "calibrated InfoNCE", "unstable", "gradient's spread"
+CALIBRATED, UNSTABLE = "calibrated InfoNCE", "unstable"
 
 
 @dataclass(frozen=True)
@@ -102,12 +102,13 @@ class Variant:
     label: str
     bound: str
     critic: str = "dot"
-    dual: str | None = None  # the kind of u, a key of DUALS
+    # The kind of u: ``free`` (a head), ``critic`` (a second one), ``constrained`` (−g + s(x)).
+    dual: str | None = None
     single: bool = False  # one negative per row, that is one shuffled copy of y (K = 1)
     alternating: bool = False  # critic and u are updated in turn instead of jointly
-    options: Mapping[str, float] = field(default_factory=dict, compare=False)  # of the bound
-    in_paper: Sequence[str] = field(default=(), compare=False)  # Table 1 on bias and stability
-    charted: bool = field(default=False, compare=False)  # whether it is in the chart of Table 1
+    options: Mapping[str, float] = field(default_factory=dict)  # of the bound
+    in_paper: Sequence[str] = ()  # Table 1 on bias and stability
+    charted: bool = False  # whether it is in the chart
 
     @property
     def is_bound(self) -> str:
@@ -213,14 +214,6 @@ class TrainedCritics:
         runs = zip(self.size.runs, values, strict=True)
         return [value for (at, _), value in runs if at == nats]
 
-    def cells(self, nats: float) -> dict[str, Any]:
-        """The columns of a table that critics trained by any objective have."""
-        return {
-            CALIBRATED: cell(self.of(nats, self.held_out), "nats"),
-            UNSTABLE: cell(self.of(nats, self.unstable()), "share"),
-            SPREAD: cell(self.of(nats, self.spread), "rounded"),
-        }
-
 
 def train_critics(variant: Variant, size: Size) -> TrainedCritics:
     """Train with Adam on fresh pairs; runs that are no longer finite are left as they are."""
@@ -301,26 +294,24 @@ def _spreads(norms: list[Tensor], alive: Bool[Tensor, " s"]) -> Values:
 def unstable_words(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Which rows of a table have unstable runs."""
     named = [
-        ", ".join(map(str, row["variables"].values()))
+        "{objective}, {critic} critic, {nats:g} nats".format(**row["variables"])
         for row in rows
         if row["measures"].get(UNSTABLE, {}).get("mean")
     ]
     return {"Unstable": ("; ".join(named) or "none") + "."}
 
 
-# Table 1: bias, variance, stability and cost of every bound.
+# The table of an experiment: bias, variance, stability and cost of every variant.
 
 LARGE_SAMPLE = 200_000
-TRUE_BIAS, TRUE_SD = "bias, true critic", "sd, true critic"
-
-BOUND_VARIANTS = [Variant(**entry) for entry in EXPERIMENTS["table-1"].variants]
 
 
-def compare_bounds(runs: Runs) -> Findings:
-    """Values at the true critic, then critics trained with each bound."""
+def compare_variants(runs: Runs) -> Findings:
+    """Values of every variant at the true critic, then critics trained with it."""
     size = Size(seeds=runs.setting.seeds, **runs.setting.pick(runs.experiment.sizes))
+    variants = [Variant(**entry) for entry in runs.experiment.variants]
     rows, bars = list[dict[str, Any]](), list[dict[str, Any]]()
-    for variant in BOUND_VARIANTS:
+    for variant in variants:
         own = list(_rows(variant, size))
         if variant.charted:
             values = [row["measures"][CALIBRATED]["values"] for row in own]
@@ -330,7 +321,7 @@ def compare_bounds(runs: Runs) -> Findings:
     heading = runs.experiment.heading("trained", **asdict(size))
     x, categories = axis("true information"), [f"{nats:g} nats" for nats in size.nats]
     charts = chart("bars", heading, x, axis("nats"), bars, categories=categories)
-    return Findings(rows, charts, unstable_words(rows), [printed_words()])
+    return Findings(rows, charts, unstable_words(rows), printed_words(variants))
 
 
 def _rows(variant: Variant, size: Size) -> Iterator[dict[str, Any]]:
@@ -341,14 +332,16 @@ def _rows(variant: Variant, size: Size) -> Iterator[dict[str, Any]]:
         own = bias_and_deviation(variant, size, trained)
     for nats in size.nats:
         measures = {
-            TRUE_BIAS: cell(true[nats][0], "rounded"),
-            TRUE_SD: cell(true[nats][1], "rounded"),
+            "bias, true critic": cell(true[nats][0], "rounded"),
+            "sd, true critic": cell(true[nats][1], "rounded"),
         }
         if variant.trains:
             measures |= {
                 "bias, trained": cell(own[nats][0], "rounded"),
                 "sd, trained": cell(own[nats][1], "rounded"),
-                **trained.cells(nats),
+                CALIBRATED: cell(trained.of(nats, trained.held_out), "nats"),
+                UNSTABLE: cell(trained.of(nats, trained.unstable()), "share"),
+                "gradient's spread": cell(trained.of(nats, trained.spread), "rounded"),
                 "a step": cell([trained.milliseconds], "milliseconds"),
             }
         words = {"objective": variant.label, "critic": variant.critic, "bound?": variant.is_bound}
@@ -419,88 +412,8 @@ def jensen_shannon_truth(partners: Float[Tensor, " n"], others: Float[Tensor, " 
     return float(math.log(2) - (softplus(-partners).mean() + softplus(others).mean()) / 2)
 
 
-def printed_words() -> dict[str, Any]:
-    """What the paper's Table 1 says of each objective."""
-    said = [[f"{one.label}, {one.critic} critic", *one.in_paper] for one in BOUND_VARIANTS]
+def printed_words(variants: Sequence[Variant]) -> list[dict[str, Any]]:
+    """What the paper's table says of each objective; nothing where it has none."""
+    rows = [[f"{v.label}, {v.critic} critic", *v.in_paper] for v in variants if v.in_paper]
     header = ["Objective", "Bias", "Stability"]
-    rows = [line for line in said if len(line) == len(header)]
-    return {"caption": "The paper's words", "header": header, "rows": rows}
-
-
-# The appendix's failed attempts: primal and dual critics, joint or alternating, with K = 1 too.
-
-DUALS = {"free": "u-head", "critic": "second critic", "constrained": "u = −g + s(x)"}
-
-PLAIN = (
-    Variant("InfoNCE", "infonce"),
-    Variant("InfoNCE", "infonce", "cosine"),
-    Variant("FlatNCE", "flatnce", "cosine"),
-)
-"""What the critics with a u compare with."""
-
-TRAININGS = tuple(itertools.product((False, True), (False, True)))
-"""Of each colour of the charts: whether alternating, and whether with one negative."""
-
-PRIMAL_DUAL_VARIANTS = (
-    *PLAIN,
-    *(replace(variant, single=True) for variant in PLAIN),
-    *(
-        Variant("FLO", "flo", "dot", dual, single, alternating)
-        for dual in DUALS
-        for alternating, single in TRAININGS
-    ),
-)
-"""Every u, joint and alternating, with all negatives and with one; and what they compare with."""
-
-
-def compare_variants(runs: Runs) -> Findings:
-    """Train every variant, and compare what its critics know."""
-    size = Size(seeds=runs.setting.seeds, **runs.setting.pick(runs.experiment.sizes))
-    variants = PRIMAL_DUAL_VARIANTS
-    if runs.setting.scale == "smoke":
-        # Every u, joint and alternating, K = 1 and all, but not each with each.
-        variants = PRIMAL_DUAL_VARIANTS[:3] + PRIMAL_DUAL_VARIANTS[6::3]
-    trained = {variant: train_critics(variant, size) for variant in variants}
-    rows = []
-    charts: Charts = []
-    for nats in size.nats:
-        shown: dict[Variant, Values] = {}
-        for variant, critics in trained.items():
-            cells = critics.cells(nats)
-            if variant.dual:
-                cells["FLO as trained"] = cell(critics.of(nats, _flo_values(critics)), "nats")
-            training = "alternating" if variant.alternating else "joint"
-            variables = {
-                "data": f"Gaussians, {nats:g} nats",
-                "objective": variant.label,
-                "critic": variant.critic,
-                "u": DUALS[variant.dual] if variant.dual else "none",
-                "training": training if variant.dual else "none",
-                "negatives": "one" if variant.single else "all",
-            }
-            rows.append({"variables": variables, "measures": cells})
-            shown[variant] = cells[CALIBRATED]["values"]
-        heading = runs.experiment.heading("gaussians", **{**asdict(size), "nats": nats})
-        charts += _bar_per_training(heading, shown)
-    return Findings(rows, charts, unstable_words(rows))
-
-
-def _bar_per_training(heading: Mapping[str, str], shown: Mapping[Variant, Values]) -> Charts:
-    """A bar for every objective or u and every training."""
-    bars = []
-    for series, (alternating, single) in enumerate(TRAININGS):
-        variants = [replace(PLAIN[place], single=single) for place in (0, 2)]
-        variants += [Variant("FLO", "flo", "dot", u, single, alternating) for u in DUALS]
-        values = [shown.get(variant, [None]) for variant in variants]
-        label = ("alternating" if alternating else "joint") + (", K = 1" if single else "")
-        bars.append(line(label, range(len(values)), values, series))
-    x, categories = axis("objective, or u of FLO"), ["InfoNCE", "FlatNCE", *DUALS.values()]
-    return chart("bars", heading, x, axis("nats"), bars, categories=categories)
-
-
-def _flo_values(trained: TrainedCritics) -> Values:
-    """FLO of the critic and its u on held-out batches with all negatives: a bound."""
-    variant, size = replace(trained.variant, single=False), trained.size
-    runs = batch_values(variant, size, trained)
-    means = [sum(values) / len(values) if values else math.nan for values in runs]
-    return [mean if math.isfinite(mean) else None for mean in means]
+    return [{"caption": "The paper's words", "header": header, "rows": rows}] if rows else []
