@@ -1,8 +1,13 @@
 """Small trained networks, and runs of them on disk, for what exports them."""
 
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from unittest.mock import patch
+
 import torch
 
-from flatnce.pretrain import LoadedEncoder, TrainConfig
+from flatnce.pretrain import LoadedEncoder, TrainConfig, exporting
 from flatnce.pretrain.models import Encoder, backbone, head
 from flatnce.pretrain.runs.log import RunLog
 from made_runs import save_checkpoint
@@ -20,6 +25,22 @@ def make_trained(name="small", *, stem="auto", size=8, channels=1, step=30, **se
     config = TrainConfig().override(**asked, backbone=name, stem=stem)
     numbers = ((MEAN,) * channels, (STD,) * channels)
     return LoadedEncoder(encoder, config, step, numbers, channels, size)
+
+
+@contextmanager
+def as_run(subject):
+    """The folder of a run whose encoder is the subject, during the block."""
+    with tempfile.TemporaryDirectory() as place:
+        run = Path(place) / "first"
+        RunLog(run, kind="train", config=subject.config, seeds=[0]).finish({"step": subject.step})
+        with patch.object(exporting, "load_encoder", lambda directory, step: subject):
+            yield run
+
+
+def export_of(subject, *given, **options):
+    """Export the network as that of a run."""
+    with as_run(subject) as run:
+        return exporting.export(run, *given, **options)
 
 
 def write_run(directory, *, steps=(0, 30), evaluations=(), finished=True, **settings):

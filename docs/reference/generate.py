@@ -167,7 +167,7 @@ def _command(name: str) -> str:
     text = " ".join(about.split())
     nested = name in USAGE
     leaves = list(leaves_of(options, inside=not nested))
-    placed = "".join(f" {_place(leaf)}" for leaf in leaves if leaf.is_positional)
+    placed = "".join(f" {leaf.placeholder}" for leaf in leaves if leaf.is_positional)
     usage = USAGE.get(name, f"{name}{placed} [OPTIONS]")
     rows = "\n".join(_row(leaf, one_form=name in ONE_FORM) for leaf in leaves)
     lines = [f"## flatnce {name}", "", text, "", f"    flatnce {usage}", ""]
@@ -183,14 +183,10 @@ def _command(name: str) -> str:
 
 def _row(leaf: Leaf, *, one_form: bool) -> str:
     if leaf.is_positional:
-        typed = f"`{leaf.placeholder}`"
+        typed = f"`{str(leaf.placeholder).strip('[]')}`"
     else:
         typed = ", ".join(f"`{flag}`" for flag in flags_of(leaf, one_form=one_form))
     return _cells(typed, _value(leaf), _shown(leaf.default, leaf.kind), leaf.said)
-
-
-def _place(leaf: Leaf) -> str:
-    return f"{leaf.placeholder}" if leaf.default is MISSING else f"[{leaf.placeholder}]"
 
 
 def _section(field: "Field[Any]") -> str:

@@ -110,8 +110,8 @@ def own_object(setting: str, name: str) -> Any:
         argument = ARGUMENTS.get(setting, setting)
         raise ValueError(
             f"{setting}={name!r} is an object of the program that trained this run, of which only "
-            f"the name is kept; give it again, resume(run, {argument}=...), or before any other "
-            f"call use_objects(run, {argument}=...) of flatnce.pretrain"
+            f"the name is kept; give it again from Python: `flatnce.resume(run, {argument}=...)`, "
+            f"or before any other call `flatnce.pretrain.use_objects(run, {argument}=...)`"
         )
     if module.partition(".")[0] in sys.stdlib_module_names:
         raise ValueError(f"{setting}={name!r} is in Python's standard library; name your own code")

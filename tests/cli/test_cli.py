@@ -7,16 +7,20 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from importlib import import_module
 from unittest.mock import Mock
 
 import pytest
 
 from flatnce import __version__, cli
 from flatnce.cli import COMMANDS, main
+from flatnce.cli.completion import CHOICES, _hints
 from flatnce.cli.console import live_line, print_verdict
 from flatnce.cli.options import ALIASES
 from flatnce.cli.progress import progress_line
 from flatnce.core.diagnostics.registry import DIAGNOSTICS
+from flatnce.core.objectives.registry import OBJECTIVES
+from flatnce.pretrain.evaluation.options import PURPOSES
 from forked import Forked, wait_for_lines
 from made_runs import write_run
 
@@ -168,6 +172,15 @@ def test_every_help_fits_a_terminal_of_80_columns(monkeypatch, encoding):
         assert len(boxed) <= (encoding == "utf-8"), "a box is out of shape"
 
 
+@pytest.mark.parametrize(
+    "command, typed",
+    [("runs", "[NAME ...]"), ("data", "[NAME]"), ("doctor", "[RUN|FILE.npz]"), ("resume", "RUN")],
+)
+def test_the_usage_has_brackets_around_names_that_may_be_left_out(command, typed, capsys):
+    assert main([command, "--help"]) == 0
+    assert f"] {typed}" in capsys.readouterr().out.splitlines()[0]
+
+
 def test_the_help_has_no_defaults_that_say_nothing(capsys):
     for name in ("report", "export", "compare", "doctor", "reproduce"):
         assert main([name, "--help"]) == 0
@@ -274,6 +287,14 @@ def test_a_bar_shows_the_share_on_a_terminal(monkeypatch):
     assert "nothing" not in terminal.getvalue()
 
 
+@pytest.mark.parametrize("option", CHOICES)
+def test_every_option_with_choices_belongs_to_a_command(option):
+    module, name = CHOICES[option].split(":")
+    values = getattr(import_module(module), name)
+    assert callable(values) or len(values) > 1
+    assert any(option in _hints(command) for command in COMMANDS)
+
+
 @pytest.mark.parametrize(
     "line, expected",
     [
@@ -283,6 +304,17 @@ def test_a_bar_shows_the_share_on_a_terminal(monkeypatch):
         ("flatnce train dig", ["digits"]),
         ("flatnce evaluate ", ["first", "study/infonce-0"]),
         ("flatnce compare first stu", ["study/infonce-0"]),
+        ("flatnce evaluate first --protocol kn", ["knn"]),
+        ("flatnce evaluate first --protocol knn ", PURPOSES),
+        ("flatnce evaluate --json ", ["first", "study/infonce-0"]),
+        ("flatnce evaluate first --device ", []),
+        ("flatnce train --epochs 3 dig", ["digits"]),
+        ("flatnce train digits --loss ", OBJECTIVES),
+        ("flatnce sweep digits --optimizer sgd ", ["sgd", "adamw", "lars"]),
+        ("flatnce doctor first --layout ", ["two_view", "two_tower"]),
+        ("flatnce doctor --layout two_view ", ["first", "study/infonce-0"]),
+        ("flatnce export first --to ", ["timm", "torch", "onnx"]),
+        ("flatnce completion ", ["bash", "zsh", "fish"]),
         ("flatnce nothing ", []),
         ("flatnce demo ", []),
     ],

@@ -11,12 +11,11 @@ import torch
 from PIL import Image
 
 import flatnce
-from export_subjects import make_trained, write_run
+from export_subjects import export_of, make_trained, write_run
 from flatnce.cli import main
 from flatnce.pretrain import load_encoder, preset
 from flatnce.pretrain.data import FolderSet, ImageSet
 from flatnce.pretrain.evaluation import extract
-from flatnce.pretrain.exporting import export
 from flatnce.pretrain.training import loop, named
 from flatnce.pretrain.training.loop import Outcome
 
@@ -125,7 +124,7 @@ def test_an_export_and_the_hubs_folder_give_the_features_of_the_run(tmp_path, fo
     if form == "onnx":
         pytest.importorskip("onnxruntime")
     subject = make_trained(channels=3)
-    folder = export(subject, form, tmp_path / "taken")
+    folder = export_of(subject, form, tmp_path / "taken")
     images = torch.randint(0, 256, (3, 3, 11, 8), dtype=torch.uint8)
     mean, std = subject.normalisation
     classes = ImageSet(images, torch.zeros(3, dtype=torch.int64), ("a",))

@@ -6,13 +6,15 @@ The script asks ``flatnce completion words``, so that new runs and data sets are
 import os
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import tyro
 
 from flatnce.cli import ENTRIES, HOMES
-from flatnce.cli.options import leaves, parse_options
+from flatnce.cli.options import ALIASES, bare, leaves, parse_options
+from flatnce.toml_files import read_toml
 
+CHOICES = read_toml(__file__, "choices.toml")
 ASK = "flatnce completion words"
 SCRIPTS = {
     "bash": f"complete -o default -C '{ASK}' flatnce",
@@ -56,10 +58,30 @@ def words_for(line: str) -> list[str]:
     elif given[1] not in HOMES:
         found = []
     elif typed.startswith("-"):
-        kind = getattr(import_module(HOMES[given[1]]), f"{given[1].capitalize()}Options")
-        found = ["--" + name.replace("_", "-") for name in leaves(kind)]
+        found = ["--" + name.replace("_", "-") for name in _hints(given[1])]
     else:
-        module, _, name = ENTRIES[given[1]].get("takes", "builtins:list").partition(":")
-        names = getattr(import_module(module), name)
-        found = list(names() if callable(names) else names)
+        found = _values(given[1], given[2:])
     return [word for word in found if word.startswith(typed)]
+
+
+def _values(command: str, given: list[str]) -> list[str]:
+    """The values of the option that is being given, or the names that the command takes."""
+    place = ENTRIES[command].get("takes", "builtins:list")
+    options = [at for at, word in enumerate(given) if word.startswith("--")]
+    if options:
+        typed = given[options[-1]][2:]
+        name = ALIASES.get(typed, typed).replace("-", "_")
+        hint = bare(_hints(command).get(name, bool))
+        several = command == "sweep" or get_origin(hint) is tuple
+        if hint is not bool and (several or options[-1] == len(given) - 1):
+            if get_origin(hint) is Literal:
+                return list(get_args(hint))
+            place = CHOICES.get(name, "builtins:list")
+    module, _, attribute = place.partition(":")
+    names = getattr(import_module(module), attribute)
+    return list(names() if callable(names) else names)
+
+
+def _hints(command: str) -> dict[str, Any]:
+    """The annotation of every option of a command."""
+    return leaves(getattr(import_module(HOMES[command]), f"{command.capitalize()}Options"))

@@ -27,8 +27,8 @@ ALIASES: dict[str, str] = read_toml(__file__, "aliases.toml")
 
 # The value of an argument in a message: quoted, in brackets, or up to a space or a stop.
 VALUE = r"'[^']*'|\"[^\"]*\"|\([^()]*\)|\[[^\[\]]*\]|(?:[^\s,;:.()]|[:.](?=[^\s)]))*"
-# What is not an argument, whatever it looks like: quoted text, and a word with a slash.
-OTHER = r"(?<!\w)'[^']*'|(?<!\w)\"[^\"]*\"|[^\s('\"=]*[/\\]\S*"
+# What is not an argument, whatever it looks like: quoted text, code, and a word with a slash.
+OTHER = r"(?<!\w)'[^']*'|(?<!\w)\"[^\"]*\"|`[^`]*`|[^\s('\"=]*[/\\]\S*"
 WORDS = {float: "a number", int: "a whole number", str: "a name"}
 
 # How each argument is called on the command line: an option, or nothing for a positional one.
@@ -40,7 +40,7 @@ def leaves(kind: type) -> dict[str, Any]:
     """The annotation of every option of nested dataclasses."""
     found: dict[str, Any] = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():
-        found |= leaves(_bare(hint)) if is_dataclass(_bare(hint)) else {name: hint}
+        found |= leaves(bare(hint)) if is_dataclass(bare(hint)) else {name: hint}
     return found
 
 
@@ -66,7 +66,7 @@ def own_arguments(
     own, found = {_flag(name) for name in leaves(kind)}, list[str]()
     for name, hint in leaves(kind).items():
         _typed.setdefault(name, "" if _is_positional(hint) else _flag(name))
-        _switches.update([_flag(name)] if _bare(hint) is bool else [])
+        _switches.update([_flag(name)] if bare(hint) is bool else [])
     _typed.update({name: option and _flag(option) for name, option in (renamed or {}).items()})
     for argument in arguments:
         flag, equals, value = argument.partition("=")
@@ -170,11 +170,11 @@ def _one_line(
     if text.startswith("Unrecognized options: "):
         word = text.removeprefix("Unrecognized options: ").split(", ")[0]
         if word.startswith("-"):
-            off = {f"--no-{flag[2:]}" for flag, hint in options.items() if _bare(hint) is bool}
+            off = {f"--no-{flag[2:]}" for flag, hint in options.items() if bare(hint) is bool}
             near = did_you_mean(word, {*options, *off} - {word}, more, cutoff=0.7)
             return f"unknown option {word}; {near}"
         before = [one for one in line[: line.index(word)] if one in options]
-        takes = "no value" if before and _bare(options[before[-1]]) is bool else "one value"
+        takes = "no value" if before and bare(options[before[-1]]) is bool else "one value"
         return f"unexpected {word!r}: " + (f"{before[-1]} takes {takes}" if before else more)
     if text.startswith("Missing from"):
         return f"{text.partition(': ')[2].split()[0]} is missing; {more}"
@@ -194,7 +194,7 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _bare(hint: Any) -> Any:
+def bare(hint: Any) -> Any:
     return get_args(hint)[0] if get_origin(hint) is Annotated else hint
 
 
@@ -206,11 +206,11 @@ def _is_positional(hint: Any) -> bool:
 
 def _expected(hint: Any) -> str:
     """What a value of the annotation looks like, in words."""
-    inner = get_args(_bare(hint))
-    if get_origin(_bare(hint)) is Literal:
+    inner = get_args(bare(hint))
+    if get_origin(bare(hint)) is Literal:
         return " or ".join(map(str, inner))
-    if get_origin(_bare(hint)) in (Union, types.UnionType):
+    if get_origin(bare(hint)) in (Union, types.UnionType):
         return " or ".join(_expected(one) for one in inner if one is not type(None))
-    if get_origin(_bare(hint)) is tuple:
+    if get_origin(bare(hint)) is tuple:
         return f"{_expected(inner[0])}, or several"
-    return WORDS.get(_bare(hint), "a path")
+    return WORDS.get(bare(hint), "a path")

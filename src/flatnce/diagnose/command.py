@@ -22,9 +22,9 @@ class DoctorOptions:
 
     # A run's name in runs/ or its folder, or an .npz file with z1 and z2 (and labels, ids,
     # temperature, batch_size, where known).
-    target: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|FILE.npz")] = (
-        None
-    )
+    target: Annotated[
+        str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[RUN|FILE.npz]")
+    ] = None
     # Of the loss, for embeddings.
     temperature: Annotated[float | None, tyro.conf.arg(metavar="T")] = None
     # Samples of a training batch, for embeddings; by default all rows are one.

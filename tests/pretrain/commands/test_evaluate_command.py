@@ -52,6 +52,13 @@ def test_json_is_json_and_nothing_else(first, capsys):
     assert result["protocol"]["neighbours"] == 5
 
 
+def test_quiet_prints_the_table_only(first, capsys):
+    assert run(["first", "--protocol", "knn", "--quiet"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2].startswith("knn, k = 200  digits") and lines[-1].startswith("knn, k = 20")
+    assert len(lines) == 5
+
+
 def test_the_small_knobs_reach_the_protocol(first, capsys):
     command = ["first", "--protocol", "semi", "--fraction", "0.05", "--batch-size", "16", *QUICK]
     assert run([*command, "--size", "12", "--seed", "4", "--json"]) == 0

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from export_subjects import MEAN, STD, make_trained, write_run
+from export_subjects import MEAN, STD, as_run, export_of, make_trained, write_run
 from flatnce.pretrain.exporting import Source, card, export
 from made_runs import EVALUATION
 
@@ -57,7 +57,7 @@ def of_a_run(tmp_path_factory):
 )
 def test_the_hub_reads_the_front_matter(tmp_path, form, library, given):
     hub = pytest.importorskip("huggingface_hub", reason="it reads what is tested here")
-    folder = export(make_trained(**given), form, tmp_path / "out")
+    folder = export_of(make_trained(**given), form, tmp_path / "out")
     read = hub.ModelCard.load(folder / "README.md").data
     assert read.library_name == library
     assert read.pipeline_tag == "image-feature-extraction"
@@ -75,7 +75,7 @@ RESNETS = {
 @pytest.mark.parametrize("given", [{}, RESNETS["small stem"]], ids=["small", "resnet18"])
 def test_the_code_for_torch_runs(tmp_path, monkeypatch, given):
     subject = make_trained(**given)
-    code, *_ = code_of(card_of(export(subject, "torch", tmp_path / 'my "best" one')))
+    code, *_ = code_of(card_of(export_of(subject, "torch", tmp_path / 'my "best" one')))
     monkeypatch.chdir(tmp_path)
     shape = (2, subject.channels, subject.size, subject.size)
     found = {"images": torch.randint(256, shape, dtype=torch.uint8)}
@@ -88,7 +88,7 @@ def test_the_code_for_torch_runs(tmp_path, monkeypatch, given):
 @pytest.mark.parametrize("kind", RESNETS)
 def test_the_code_for_torchvision_runs(tmp_path, monkeypatch, kind):
     subject = make_trained(**RESNETS[kind])
-    _, code = code_of(card_of(export(subject, "torch", tmp_path / "first-torch")))
+    _, code = code_of(card_of(export_of(subject, "torch", tmp_path / "first-torch")))
     monkeypatch.chdir(tmp_path)
     found = {"images": torch.randn(2, subject.channels, subject.size, subject.size)}
     with torch.no_grad():
@@ -100,7 +100,7 @@ def test_the_code_for_timm_runs(tmp_path, monkeypatch):
     pytest.importorskip("timm", reason="timm loads what is tested here")
     image = pytest.importorskip("PIL.Image", reason="timm's transform takes its images")
     subject = make_trained(**STANDARD)
-    text = card_of(export(subject, "timm", tmp_path / "first-timm"))
+    text = card_of(export_of(subject, "timm", tmp_path / "first-timm"))
     monkeypatch.chdir(tmp_path)
     found = {"images": torch.randn(2, 3, 32, 32)}
     with torch.no_grad():
@@ -190,5 +190,5 @@ PRETRAINED = {"name": "resnet18", "pretrained": True}
     ],
 )
 def test_settings_are_told(settings, words):
-    source = Source(make_trained(**settings), None, "out")
-    assert words in card(source, "torch", "out", "")
+    with as_run(make_trained(**settings)) as run:
+        assert words in card(Source(run), "torch", "out", "")

@@ -8,9 +8,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from export_subjects import make_trained, write_run
+from export_subjects import export_of, make_trained, write_run
 from flatnce import cli
-from flatnce.pretrain.exporting import ExportError, export, load_exported, push_to_hub
+from flatnce.pretrain.exporting import ExportError, load_exported, push_to_hub
 
 constants = pytest.importorskip(
     "huggingface_hub.constants", reason="the hub's client is not installed: it comes with timm"
@@ -89,7 +89,7 @@ def server(monkeypatch):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return export(make_trained(), "torch", tmp_path_factory.mktemp("exports") / "net")
+    return export_of(make_trained(), "torch", tmp_path_factory.mktemp("exports") / "net")
 
 
 def test_the_files_of_an_export_arrive_and_load(server, folder, tmp_path):

@@ -8,11 +8,10 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from export_subjects import make_trained
+from export_subjects import export_of, make_trained
 from flatnce.pretrain.exporting import (
     FORMS,
     ExportError,
-    export,
     load_exported,
     preprocessing,
     read_config,
@@ -32,7 +31,7 @@ def onnxruntime():
 @pytest.fixture(scope="module")
 def plain(onnxruntime, tmp_path_factory):
     subject = make_trained()
-    return subject, export(subject, "onnx", tmp_path_factory.mktemp("plain") / "digits-onnx")
+    return subject, export_of(subject, "onnx", tmp_path_factory.mktemp("plain") / "digits-onnx")
 
 
 @pytest.fixture
@@ -76,7 +75,7 @@ def test_any_number_of_images_gives_the_features(onnxruntime, plain, count):
 )
 def test_larger_networks_give_the_features(onnxruntime, tmp_path, given):
     subject = make_trained(**given)
-    folder = export(subject, "onnx", tmp_path / "out")
+    folder = export_of(subject, "onnx", tmp_path / "out")
     images = torch.randn(4, 3, 32, 32)
     assert close_to(run_graph(onnxruntime, folder, images), subject.encoder.backbone, images)
 
@@ -108,7 +107,7 @@ def test_the_code_on_the_card_runs(plain, monkeypatch):
 
 def test_without_onnxruntime_it_is_written_unchecked(known_graph, tmp_path, monkeypatch):
     monkeypatch.setattr("flatnce.pretrain.exporting.find_spec", lambda name: None)
-    out = export(make_trained(), "onnx", tmp_path / "out")
+    out = export_of(make_trained(), "onnx", tmp_path / "out")
     assert read_config(out)["flatnce"]["check"] is None
     assert "onnxruntime is not installed" in (out / "README.md").read_text()
 
@@ -118,7 +117,7 @@ def test_a_graph_that_differs_is_not_exported(known_graph, tmp_path, monkeypatch
     real = ONNX.features
     monkeypatch.setattr(ONNX, "features", lambda *given: real(*given) + wrong)
     with pytest.raises(ExportError, match="nothing was written"):
-        export(make_trained(), "onnx", tmp_path / "out")
+        export_of(make_trained(), "onnx", tmp_path / "out")
     assert not any(tmp_path.iterdir())
 
 
@@ -132,7 +131,7 @@ def test_rounding_is_measured_by_the_largest_feature(tmp_path, monkeypatch, rela
     monkeypatch.setattr(ONNX, "write", lambda *given: {"flatnce": {}})
     monkeypatch.setattr(ONNX, "features", lambda _, images: near(images) * (1 + relative))
     with nullcontext() if exported else pytest.raises(ExportError, match="where the largest is"):
-        out = export(subject, "onnx", tmp_path / "out")
+        out = export_of(subject, "onnx", tmp_path / "out")
         written = read_config(out)["flatnce"]["check"]
         assert written["largest_difference"] > 1e-5 and written["largest_feature"] > 1e3
     assert (tmp_path / "out").exists() == exported
@@ -149,7 +148,7 @@ def test_a_network_that_torch_cannot_trace_is_one_message(onnxruntime, tmp_path)
 
     subject.encoder.backbone = Branching()
     with pytest.raises(ExportError, match=r"cannot write small as ONNX.*to='torch'"):
-        export(subject, "onnx", tmp_path / "out")
+        export_of(subject, "onnx", tmp_path / "out")
     assert not any(tmp_path.iterdir())
 
 

@@ -244,8 +244,17 @@ def test_a_run_resumed_from_python_is_evaluated_and_has_a_page(tmp_path, monkeyp
     capsys.readouterr()
     with pytest.raises(ValueError, match="knn"):
         flatnce.resume("rows", evaluate=["knnn"], **objects)
+    with pytest.raises(ValueError, match="holds a train run, which flatnce"):
+        flatnce.train(**objects, name="rows", **QUICK)
+    saved._objects.clear()
+    assert main(["resume", "rows"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out.strip() == "" and "`flatnce.resume(run, data=...)`" in shown.err
+    assert main(["evaluate", "rows", "--trust-code"]) == 2
+    assert "use_objects(run, encoder=...)`" in capsys.readouterr().err
     assert flatnce.resume("rows", evaluate=["knn"], **objects).finished
     said = capsys.readouterr().out
+    assert said.startswith("the run goes on from step 5 of 8\n")
     assert "epoch 2.0/2" in said and "knn, k = 20" in said and "next: flatnce.load" in said
     assert (tmp_path / "runs/rows/report.html").is_file()
     assert len(read_run("runs/rows").results["evaluations"]) == 2
@@ -396,7 +405,7 @@ def test_objects_must_be_given_again_in_another_process(run, monkeypatch):
     kept = dict(saved._objects)
     saved._objects.clear()
     with pytest.raises(
-        ValueError, match=r"resume\(run, encoder=\.\.\.\), or before any other call use_ob"
+        ValueError, match=r"flatnce.resume\(run, encoder=\.\.\.\)`, or before any other call `fl"
     ):
         load_encoder(run)
     with pytest.raises(
@@ -458,13 +467,13 @@ def test_evaluation_does_not_need_the_augmentation_and_code_of_a_program_may_be_
 
 def test_an_encoder_by_its_import_path_is_exported_and_one_that_is_an_object_is_not(run, tmp_path):
     train(quick(**NAMES, epochs=1), tmp_path / "named")
-    folder = export(load_encoder(tmp_path / "named"), "torch", tmp_path / "out")
+    folder = export(tmp_path / "named", "torch", tmp_path / "out")
     rows = torch.randn(5, 8)
     assert torch.equal(
         load_exported(folder)(rows), load_encoder(tmp_path / "named").encoder.eval().backbone(rows)
     )
     with pytest.raises(ValueError, match="to='torch': the network is an object"):
-        export(load_encoder(run), "torch", tmp_path / "other")
+        export(run, "torch", tmp_path / "other")
 
 
 # The command line.

@@ -29,7 +29,7 @@ class ReproduceOptions:
     """Train, measure and draw one figure or table of the paper; finished runs are not repeated."""
 
     # Which one; --list shows the names.
-    name: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = None
+    name: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[NAME]")] = None
     # smoke: digits, seconds on a CPU, shows that the code works and nothing about the paper;
     # small: CIFAR-10, one GPU, half an hour; paper: the paper's own settings.
     scale: Literal["smoke", "small", "paper"] = "smoke"

@@ -22,7 +22,7 @@ class DataOptions:
     """Fetch a data set, checked and resumable; one that is already on disk is only checked."""
 
     # Name of the data set, as in --list.
-    name: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = None
+    name: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[NAME]")] = None
     # Folder of the data sets; by default $FLATNCE_DATA, or else ~/.cache/flatnce.
     root: Annotated[str | None, tyro.conf.arg(metavar="PATH")] = None
     list: Switch = False  # List the data sets, and which of them are on this machine.

@@ -31,6 +31,7 @@ class EvaluateOptions:
     device: str = "auto"  # auto, cpu, cuda or cuda:1.
     # Settings.
     options: Annotated[Options, tyro.conf.arg(name="")] = field(default_factory=Options)
+    quiet: bool = False  # Print only the table of results.
     json: bool = False  # Print JSON and nothing else.
 
 
@@ -46,7 +47,7 @@ def run(arguments: list[str]) -> int:
     from flatnce.pretrain.training.saved import describe_status
 
     directory = find_run(options.run)
-    with live_line(quiet=options.json, log=False) as (show, _):
+    with live_line(quiet=options.json or options.quiet, log=False) as (show, _):
         found = evaluate_run(
             directory,
             options.protocol,
@@ -65,6 +66,8 @@ def run(arguments: list[str]) -> int:
     if said:
         say(said)
     results_table(found)
+    if options.quiet:
+        return 0
     print()
     shown = dict.fromkeys(one["name"] for one in found)
     for name in shown:

@@ -1,6 +1,5 @@
 """``flatnce resume``: continue a run exactly where it stopped."""
 
-import os
 from dataclasses import dataclass
 from shlex import quote
 from typing import Annotated
@@ -42,7 +41,7 @@ def run(arguments: list[str]) -> int:
     directory = find_run(options.run)
     from flatnce.cli.progress import show_progress
     from flatnce.pretrain.training.loop import Outcome, resume
-    from flatnce.pretrain.training.named import resumption_text
+    from flatnce.pretrain.training.named import finished_text
     from flatnce.pretrain.training.processes import is_launched
     from flatnce.pretrain.training.saved import CHECKPOINTS, read_config, run_status
 
@@ -51,7 +50,7 @@ def run(arguments: list[str]) -> int:
     quiet = options.json or options.quiet
     if status.finished and options.step is None:
         if not quiet:
-            say(resumption_text(directory, None))
+            say(finished_text(directory, status.step))
         outcome = Outcome(directory, True, status.step)
         return evaluate_and_report(outcome, options.evaluate, options.json)
     if not any((directory / CHECKPOINTS).glob("*")):
@@ -61,8 +60,6 @@ def run(arguments: list[str]) -> int:
         )
     if options.devices > 1 and not is_launched():
         return launch(options.devices, "resume", arguments, config.run.device)
-    if not quiet and int(os.environ.get("RANK", "0")) == 0:
-        say(resumption_text(directory, options.step))
     with show_progress(config.run.epochs, quiet=quiet) as report:
         outcome = resume(directory, step=options.step, report=report)
     return evaluate_and_report(outcome, options.evaluate, options.json)

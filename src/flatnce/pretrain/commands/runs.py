@@ -38,7 +38,7 @@ class RunsOptions:
     """List the runs in runs/ or $FLATNCE_RUNS, the newest first; or show one, or delete some."""
 
     # A run, to show; or sweeps and patterns such as 'flat*', to list their runs.
-    names: Annotated[Words, tyro.conf.Positional, tyro.conf.arg(metavar="NAME ...")] = ()
+    names: Annotated[Words, tyro.conf.Positional, tyro.conf.arg(metavar="[NAME ...]")] = ()
     # Only runs for which all of these hold, of settings and numbers: objective=flatnce
     # 'epochs>=10'.
     where: Annotated[Words, tyro.conf.arg(metavar="NAME=VALUE ...")] = ()

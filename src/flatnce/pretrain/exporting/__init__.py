@@ -33,8 +33,8 @@ from flatnce.pretrain.data.augmentation.pixels import Normalisation
 from flatnce.pretrain.data.views import CentreCrop
 from flatnce.pretrain.models import RESNETS, backbone
 from flatnce.pretrain.runs.folder import find_run
-from flatnce.pretrain.runs.log import SHAPES, Run, read_run, score_cells, tested_on
-from flatnce.pretrain.training.saved import LoadedEncoder, load_encoder
+from flatnce.pretrain.runs.log import SHAPES, read_run, score_cells, tested_on
+from flatnce.pretrain.training.saved import load_encoder
 
 __all__ = [
     "FORMS",
@@ -147,29 +147,17 @@ def new_folder(out: Path, replace: bool) -> Iterator[Path]:
 
 
 class Source:
-    """A run's or a loaded encoder's backbone, on the CPU, and everything its card says."""
+    """A run's backbone, on the CPU, and everything its card says."""
 
-    def __init__(
-        self, given: LoadedEncoder | str | Path, step: int | None = None, name: str | None = None
-    ) -> None:
-        self.run: Run | None = None
-        if isinstance(given, LoadedEncoder):
-            if step is not None:
-                raise ValueError(
-                    f"step={step} chooses a checkpoint of a run, but a network was given, of step "
-                    f"{given.step}; pass the run's name or folder instead"
-                )
-            loaded = given
-        else:
-            directory = find_run(str(given))
-            loaded = load_encoder(directory, step=step)
-            self.run, name = read_run(directory), directory.resolve().name
+    def __init__(self, run: str | Path, step: int | None = None) -> None:
+        directory = find_run(str(run))
+        loaded = load_encoder(directory, step=step)
+        self.run, self.name = read_run(directory), directory.resolve().name
         network = copy.deepcopy(loaded.encoder.backbone).cpu().float().eval()
         self.backbone = network.to(memory_format=torch.contiguous_format)
         self.width = loaded.encoder.width
         self.settings, self.step = loaded.config.flat(), loaded.step
         self.architecture = str(self.settings["backbone"])
-        self.name = name or self.architecture
         self.from_torchvision = self.architecture in RESNETS
         # The stem of the network itself; the rule of ``auto`` may change later.
         self.stem = "auto"
@@ -413,7 +401,7 @@ def card(source: Source, form: str, folder: str, check: str) -> str:
     # Quoted as in Python, JSON and YAML.
     environment.filters |= {"plain": _plain, "quoted": partial(json.dumps, ensure_ascii=False)}
     template = resources.files("flatnce.pretrain.exporting").joinpath("templates", "card.md")
-    results = (source.run.results if source.run else None) or {}
+    results = source.run.results or {}
     every = [one for one in results.get("evaluations", ()) if isinstance(one, dict)]
     # An evaluation without a step is of the run's last step.
     mine = [e for e in every if e.get("step", results.get("step", source.step)) == source.step]
@@ -421,7 +409,7 @@ def card(source: Source, form: str, folder: str, check: str) -> str:
     text = environment.from_string(template.read_text("utf-8")).render(
         source=source,
         settings=source.settings,
-        finished=source.run is None or results.get("step") == source.step,
+        finished=results.get("step") == source.step,
         objective=OBJECTIVES[source.settings["objective"]],
         form=form,
         library=FORMS[form].library,
@@ -431,7 +419,7 @@ def card(source: Source, form: str, folder: str, check: str) -> str:
         evaluations=[evaluation_row(result) for result in mine],
         tested_on=tested_on(mine),
         other_evaluations=len(every) - len(mine),
-        trained=source.run.environment if source.run else {},
+        trained=source.run.environment,
         check=check,
         versions={"flatnce": __version__, "torch": torch.__version__, **versions},
     )
@@ -465,7 +453,7 @@ def _plain(text: str) -> str:
 
 
 def export(
-    run: LoadedEncoder | str | Path,
+    run: str | Path,
     to: str = "torch",
     out: str | Path | None = None,
     *,
@@ -479,7 +467,7 @@ def export(
     installed). Otherwise nothing is written.
 
     Arguments:
-        run: A run's name or folder, or what :func:`flatnce.pretrain.load_encoder` returns.
+        run: A run's name or folder.
         to: ``torch`` (safetensors and a plain config), ``timm`` (what ``timm.create_model`` and
             the hub read) or ``onnx``.
         out: The folder to write; by default ``exports/RUN-FORM`` in the run's own.
@@ -487,15 +475,11 @@ def export(
         replace: Replace an earlier export in that folder. Other files are never removed.
     """
     check_choice("to", to, FORMS)
-    name = None
     if out is not None:
         check_room(Path(out), replace)  # before a checkpoint is read
-        name = Path(out).resolve().name.removesuffix(f"-{to}") or "backbone"
-    source = Source(run, step, name)
+    source = Source(run, step)
     FORMS[to].check(source)
     if out is None:
-        if source.run is None:
-            raise ValueError("out is needed to export a network that is not given by its run")
         at = "" if step is None else f"-step-{step}"
         out = source.run.directory / "exports" / f"{source.name}{at}-{to}"
     place = Path(out)

@@ -262,7 +262,8 @@ def _make_room(directory: Path, kind: str, replace: bool) -> None:
     if there:
         refuse_others(directory, FILES)
         same = read_header(directory / CONFIG, "config")["kind"] == kind
-        check_replaceable(str(directory), f"a {kind} run", same, replace)
+        what = f"a {kind} run" + ", which flatnce.resume continues" * (same and kind == "train")
+        check_replaceable(str(directory), what, same, replace)
         moving = directory / MOVING
         moving.mkdir()
         for path in there:

@@ -35,6 +35,7 @@ __all__ = [
 
 OPTIMIZERS = ("sgd", "adamw", "lars")
 SCALING_RULES = ("linear", "sqrt", "none")
+PRECISIONS = ("auto", "float32", "bfloat16")
 OWN = ("backbone", "data", "test_data", "augment", "batch_augment", "prepare")
 """The settings that may name a user's code."""
 UNMEASURED = ("root", "workers", "device", "tensorboard", "wandb")
@@ -210,7 +211,7 @@ class RunConfig:
                 f"micro_batch={self.micro_batch} must lie between 1 and batch_size="
                 f"{self.batch_size}"
             )
-        check_choice("precision", self.precision, ("auto", "float32", "bfloat16"))
+        check_choice("precision", self.precision, PRECISIONS)
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,7 @@ def resume(
     Arguments:
         directory: The run's directory.
         step: Continue from this checkpoint and remove later ones; by default the newest.
-        report: Called with each line that is logged.
+        report: Called with each line that is logged, and first with the step it goes on from.
         **objects: Those of :func:`train` that the run was given and that cannot be imported.
     """
     use_objects(directory, **objects)
@@ -201,6 +201,8 @@ def resume_steps(
             if distributed.rank() == 0:
                 checkpoint.rewind(place / CHECKPOINTS, found.step)
                 log = RunLog.reopen(place, kind=KIND, step=training.step)
+                if report is not None:
+                    report({"kind": "resumed", "step": training.step, "of_steps": training.steps})
             return (yield from _run(Recorder(training, log, report), interrupts))
 
 

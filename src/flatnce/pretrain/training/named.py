@@ -18,7 +18,7 @@ from flatnce.pretrain.training import loop
 from flatnce.pretrain.training.config import TrainConfig, starting_config
 from flatnce.pretrain.training.saved import read_config, run_status
 
-__all__ = ["finish_run", "print_results", "resume", "resumption_text", "train"]
+__all__ = ["finish_run", "finished_text", "print_results", "resume", "train"]
 
 USUAL = ("knn", "linear")  # protocols
 
@@ -87,25 +87,21 @@ def resume(
     if evaluate:
         expand(evaluate)  # refuses an unknown name before training
     directory, quiet = find_run(run), quiet or find_spec("rich") is None
-    config = read_config(directory)
-    if not quiet:
-        say(resumption_text(directory, step))
+    config, status = read_config(directory), run_status(directory)
+    if status.finished and step is None and not quiet:
+        say(finished_text(directory, status.step))
     with show_progress(config.run.epochs, quiet=quiet) as report:
         outcome = loop.resume(directory, step=step, **{"report": report, **objects})
     return _finish(outcome, evaluate, quiet)
 
 
-def resumption_text(directory: Path, step: int | None) -> str:
-    """From where a run goes on; or that it is finished, and where its results are."""
-    status = run_status(directory)
-    if status.finished and step is None:
-        return (
-            f"{directory} is finished, at step {status.step:,}: nothing is left to train. Its "
-            f"results are in {directory / 'results.json'}. For more epochs, train a new run; "
-            "`flatnce evaluate` measures this one."
-        )
-    whole = f" of {status.steps:,}" if status.steps else ""
-    return f"{directory} goes on from step {status.step if step is None else step:,}{whole}"
+def finished_text(directory: Path, step: int) -> str:
+    """That a run is finished, and where its results are."""
+    return (
+        f"{directory} is finished, at step {step:,}: nothing is left to train. Its results are in "
+        f"{directory / 'results.json'}. For more epochs, train a new run; `flatnce evaluate` "
+        "measures this one."
+    )
 
 
 def _finish(outcome: loop.Outcome, evaluate: Sequence[str] | None, quiet: bool) -> loop.Outcome:
