@@ -10,7 +10,7 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import reduce
 from io import BufferedReader
@@ -134,8 +134,8 @@ def naming_file(path: Path) -> Iterator[None]:
         raise
 
 
-def replace_text(path: Path, text: str) -> None:
-    """Write a text file atomically: a reader never sees half of it.
+def replace_text(path: Path, text: str | Iterable[str]) -> None:
+    """Write a text, or the parts of one, atomically: a reader never sees half of the file.
 
     The temporary file beside it has a random name and must not exist, so that a link in a folder
     from elsewhere is never written through. A link at ``path`` itself is replaced.
@@ -143,7 +143,7 @@ def replace_text(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
     try:
         with naming_file(path), temporary.open("x", encoding="utf-8") as file:
-            file.write(text)
+            file.writelines([text] if isinstance(text, str) else text)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -78,7 +78,7 @@ def examine_run(
     numbers = {key: watched[key] for key in kept if key in watched}
     unknown: list[str] = []
     findings: list[Finding] = []
-    if (status := run_status(place)).failure:
+    if (status := run_status(run)).failure:
         kind = "diverged" if status.diverged else "failed"
         found = finding(kind, since=status.step, within="run", message=status.failure)
         findings.append(replace(found, kind="failed"))

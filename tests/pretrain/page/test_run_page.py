@@ -229,7 +229,9 @@ def test_a_run_without_labels_or_with_gaps_leaves_them_out(tmp_path):
     assert len(curves_of(folder)["loss"][0].x) == 2
 
 
-def test_many_measurements_are_thinned_and_the_ends_stay(tmp_path):
+@pytest.mark.parametrize("most", [1000, 200])  # lines that are kept in memory
+def test_many_measurements_are_thinned_and_the_ends_stay(tmp_path, monkeypatch, most):
+    monkeypatch.setattr("flatnce.pretrain.runs.log.MOST", most)
     folder = write(tmp_path / "long", [train_line(step) for step in range(1, 1001)])
     page = page_of_run(folder)
     figures = [one for section in page.sections for one in section.figures]

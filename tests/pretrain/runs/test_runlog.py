@@ -1,3 +1,4 @@
+import json
 import math
 import os
 import sys
@@ -7,6 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from flatnce.pretrain.runs import log as log_module
 from flatnce.pretrain.runs.listing import last_lines
 from flatnce.pretrain.runs.log import FORMAT_VERSION, RunLog, add_evaluation, environment, read_run
 from forked import Forked
@@ -162,3 +164,25 @@ def test_an_evaluation_made_again_replaces_the_first(tmp_path):
         add_evaluation(tmp_path, {**found, "protocol": {"name": "knn, k = 20"}})
     scores = [one["top1"] for one in read_run(tmp_path).results["evaluations"]]
     assert scores == [0.6, 0.7]
+
+
+def test_a_long_log_is_thinned_evenly_with_its_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_module, "MOST", 10)
+    written = RunLog(tmp_path / "run", kind="train", config={})
+    for step in range(103):
+        written.log({"kind": "train", "step": step})
+        if step % 20 == 0:
+            written.log({"kind": "watch", "step": step})
+    whole = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    lines = [json.loads(line) for line in whole]
+    every = next(2**k for k in range(9) if len(range(0, 103, 2**k)) <= 10)
+    steps = {*range(0, 103, every), 102}
+    kept = [one for one in lines if one["kind"] == "watch" or one["step"] in steps]
+    run = read_run(tmp_path / "run")
+    assert run.metrics == kept
+    assert dict(run.left_out) == {"train": 103 - len(steps), "watch": 0}
+    RunLog.reopen(tmp_path / "run", kind="train", step=90)  # rewrites the log, and thins nothing
+    again = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert again == [line for line in whole if json.loads(line)["step"] <= 90]

@@ -110,7 +110,8 @@ def page_of_run(directory: str | Path) -> Page:
     kind, lead = _verdict(run, settings)
     shown = CATALOGUE["verdict"][kind]
     drawn = [(curves, curves.measured(run.metrics)) for curves in CHARTS]
-    figures = {curves.name: _figure(curves, found) for curves, found in drawn if found}
+    left_out = run.left_out
+    figures = {one.name: _figure(one, found, left_out) for one, found in drawn if found}
     first = [figures.pop(name) for name in (shown["chart"], "knn") if name in figures]
     encoder, neighbours = inspection_sections(inspection, run.directory.name)
     evaluations = (run.results or {}).get("evaluations") or []
@@ -156,7 +157,9 @@ def thinned(records: list[Mapping[str, Any]], most: int) -> list[Mapping[str, An
     return [records[round(number)] for number in np.linspace(0, len(records) - 1, most)]
 
 
-def _figure(curves: Curves, measured: list[Mapping[str, Any]]) -> Figure:
+def _figure(
+    curves: Curves, measured: list[Mapping[str, Any]], left_out: Mapping[str, int]
+) -> Figure:
     kept = thinned(measured, 120)  # more points cannot be seen, but make the page larger
     epochs = [record["epoch"] for record in kept]
     lines: list[Line] = []
@@ -179,8 +182,8 @@ def _figure(curves: Curves, measured: list[Mapping[str, Any]]) -> Figure:
         Axis(curves.axis, low=None if below else curves.low, factor=curves.factor),
         curves.ceilings(kept),
     )
-    some = len(kept) < len(measured)
-    note = f" {len(kept)} of {len(measured)} measurements are drawn." if some else ""
+    count = len(measured) + left_out.get(curves.kind, 0)
+    note = f" {len(kept)} of {count} measurements are drawn." if len(kept) < count else ""
     header = ["Epoch", "Step", *(line.label for line in lines)]
     rows = [
         (

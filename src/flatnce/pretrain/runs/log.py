@@ -8,8 +8,9 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -81,13 +82,18 @@ EARLIER, MOVING, DISCARDED = ".earlier", ".earlier.moving", ".earlier.partial"
 
 SHAPES = shapes_of(read_toml(__file__, "files.toml"))
 LONGEST = 1 << 20  # bytes of a line of measurements, so that a damaged file fills no memory
+MOST = 50_000  # lines of a kind that are kept in memory
 # A line of measurements has numbers only; JSON has null for those that are not finite.
 _MEASURED = msgspec.json.Decoder(dict[str, float | int | Literal["train", "watch"] | None])
 
 
 @dataclass(frozen=True)
 class Run:
-    """The contents of a run directory; ``results`` is None while the run is unfinished."""
+    """The contents of a run directory; ``results`` is None while the run is unfinished.
+
+    Of a log of more than 50,000 lines of a kind, ``metrics`` has an even selection of that kind,
+    with its first and its last line, and ``left_out`` the number of lines that it lacks.
+    """
 
     directory: Path
     kind: str
@@ -95,6 +101,7 @@ class Run:
     environment: dict[str, Any]
     metrics: list[dict[str, Any]]
     results: dict[str, Any] | None
+    left_out: Mapping[str, int] = field(default_factory=Counter)  # by kind
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -162,10 +169,11 @@ class RunLog:
         """
         place = Path(directory)
         found = read_run(place, kind)
-        earlier = [line for line in found.metrics if line.get("step", 0) <= step]
-        kept = [line for line in earlier if line.get("kind") != FAILURE]
-        lines = "".join(json.dumps(line, allow_nan=False) + "\n" for line in kept)
-        replace_text(place / METRICS, lines)
+        path = place / METRICS
+        logged = (_checked(path, *line) for line in _lines_of(path))
+        earlier = (line for line in logged if line.get("step", 0) <= step)
+        kept = (line for line in earlier if line.get("kind") != FAILURE)
+        replace_text(path, (json.dumps(line, allow_nan=False) + "\n" for line in kept))
         with lock(place / LOCK):
             done = (read_results(place) or {}).get("evaluations", ())
             evaluations = [one for one in done if one.get("step", step + 1) <= step]
@@ -240,18 +248,17 @@ def _what(one: Mapping[str, Any]) -> tuple[Any, ...]:
 def read_run(path: str | Path, kind: str | None = None) -> Run:
     """Read a run directory, finished or not; refuse another kind of run than the one given.
 
-    A last line cut short by a crash is ignored; other damage is an error.
+    A last line cut short by a crash is ignored; other damage in the lines it keeps is an error.
     """
     directory = Path(path)
     header = read_header(directory / CONFIG, "config")
     if kind not in (None, header["kind"]):
         raise ValueError(f"{directory} holds a {header['kind']} run; name one of `flatnce {kind}`")
     machine = _read(directory / ENVIRONMENT, "environment")
-    metrics = _read_lines(directory / METRICS)
+    metrics, left_out = _read_metrics(directory / METRICS)
     add_paper_ess(metrics)
-    return Run(
-        directory, header["kind"], header["config"], machine, metrics, read_results(directory)
-    )
+    results = read_results(directory)
+    return Run(directory, header["kind"], header["config"], machine, metrics, results, left_out)
 
 
 def _make_room(directory: Path, kind: str, replace: bool) -> None:
@@ -344,20 +351,56 @@ def add_paper_ess(metrics: Sequence[dict[str, Any]]) -> None:
             line.setdefault("ess_paper", line["ess"])
 
 
-def _read_lines(path: Path) -> list[dict[str, Any]]:
-    records: list[dict[str, Any]] = []
+class _Thinned:
+    """At most :data:`MOST` lines, evenly spaced, and the last; ``every`` is their distance."""
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[int, bytes]] = []
+        self.every, self.seen = 1, 0
+
+    def add(self, number: int, line: bytes) -> None:
+        """Take the next line, after its number in the file."""
+        self.last = number, line
+        if self.seen % self.every == 0:
+            self.kept.append(self.last)
+            if len(self.kept) > MOST:
+                del self.kept[1::2]
+                self.every *= 2
+        self.seen += 1
+
+
+def _read_metrics(path: Path) -> tuple[list[dict[str, Any]], Counter[str]]:
+    """The lines of a log, thinned if they are many, and how many of each kind are left out."""
+    groups: defaultdict[bytes, _Thinned] = defaultdict(_Thinned)
+    for number, line in _lines_of(path):
+        groups[line[:16]].add(number, line)  # the kind comes first
+    read, left_out = dict[int, dict[str, Any]](), Counter[str]()
+    for group in groups.values():
+        kept = dict([*group.kept, group.last])
+        read |= {number: _checked(path, number, line) for number, line in kept.items()}
+        left_out[read[group.last[0]].get("kind", "")] += group.seen - len(kept)
+    return [read[number] for number in sorted(read)], left_out
+
+
+def _lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines of a log with their numbers, without a last one that was cut short."""
     if not path.exists():
-        return records
+        return
     with open_plain(path) as file:
         for number, line in enumerate(iter(lambda: file.readline(LONGEST), b""), start=1):
-            try:
-                if line.endswith(b"\n") or len(line) == LONGEST:  # otherwise it was cut short
-                    records.append(read_line(line))
-            except (ValueError, RecursionError) as error:
-                said = str(error).replace("`", "")
-                damage = f"{path}, line {number} is damaged ({said}); remove it"
-                raise ValueError(damage) from error
-    return records
+            if len(line) == LONGEST:  # refused now, as the file may have no end
+                _checked(path, number, line)
+            if line.endswith(b"\n"):
+                yield number, line
+
+
+def _checked(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    """What a line of a log says; the error of a damaged one has its number."""
+    try:
+        return read_line(line)
+    except (ValueError, RecursionError) as error:
+        said = str(error).replace("`", "")
+        raise ValueError(f"{path}, line {number} is damaged ({said}); remove it") from error
 
 
 def read_line(line: bytes) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from flatnce.pretrain.data import CATALOG, is_path
 from flatnce.pretrain.models import Encoder
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.folder import run_name
-from flatnce.pretrain.runs.log import CONFIG, FAILURE, SHAPES, read_run
+from flatnce.pretrain.runs.log import CONFIG, FAILURE, SHAPES, Run, read_run
 from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.images import normalisation
 from flatnce.pretrain.training.learner import build_encoder
@@ -54,13 +54,13 @@ class RunStatus:
     diverged: bool = False  # whether a number was not finite: it would diverge again
 
 
-def run_status(directory: str | Path) -> RunStatus:
-    """How far a run has come, from its folder."""
-    run = read_run(directory)
+def run_status(given: str | Path | Run) -> RunStatus:
+    """How far a run has come, from its folder or what was read there."""
+    run = given if isinstance(given, Run) else read_run(given)
     reached = (run.results or {}).get("step")
     if reached is not None:
         return RunStatus(True, reached, reached)
-    step = max(checkpoint.steps(Path(directory) / CHECKPOINTS), default=0)
+    step = max(checkpoint.steps(run.directory / CHECKPOINTS), default=0)
     failed = run.last(FAILURE)
     config = TrainConfig.from_plain(run.config, run.directory / CONFIG)
     line = next((line for line in run.metrics if line.get("epoch") and line.get("step")), None)
