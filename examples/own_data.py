@@ -1,6 +1,6 @@
 """Your own network, Dataset and augmentation. Kill it at any time: it continues exactly.
 
-python examples/own_data.py runs/stripes
+python examples/own_data.py stripes        # the run is runs/stripes
 """
 
 import random
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from flatnce.pretrain import TrainConfig, resume, train
+import flatnce
 
 
 class Stripes(Dataset):
@@ -42,15 +42,15 @@ def network() -> nn.Module:
     return nn.Sequential(*layers, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
-def main(directory: str, **options: object) -> None:
+def main(name: str, **options: object) -> None:
     own = {"encoder": network, "data": Stripes(0), "test_data": Stripes(9999), "augment": augment}
-    if Path(directory).exists():
-        resume(directory, **own, **options)
+    if Path("runs", name).exists():
+        flatnce.resume(name, **own, **options)
     else:
+        settings = {"epochs": 2, "batch_size": 64, "ess": 0.3, "workers": 0}
         often = {"log_every": 1, "checkpoint_every": 0.5}
-        config = TrainConfig().override(epochs=2, batch_size=64, ess=0.3, workers=0, **often)
-        train(config, directory, **own, **options)
+        flatnce.train(**own, name=name, **settings, **often, **options)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], report=print)
+    main(sys.argv[1])

@@ -1,6 +1,6 @@
 """Pairs that are not images: two noisy sensors that recorded the same movement.
 
-python examples/own_pairs.py runs/sensors
+python examples/own_pairs.py sensors        # the run is runs/sensors
 """
 
 import sys
@@ -8,8 +8,7 @@ import sys
 import torch
 from torch import Tensor, nn
 
-from flatnce.pretrain import TrainConfig, train
-from flatnce.pretrain.evaluation import evaluate_run
+import flatnce
 
 
 def recordings(seed: int, count: int = 1024) -> list[tuple[Tensor, Tensor, int]]:
@@ -28,13 +27,11 @@ def network() -> nn.Module:
     return nn.Sequential(*layers, nn.ReLU(), nn.AdaptiveAvgPool1d(1), nn.Flatten())
 
 
-def main(directory: str) -> dict[str, float]:
-    config = TrainConfig().override(epochs=2, batch_size=64, ess=0.3, rate=0.24, workers=0)
+def main(name: str) -> None:
     own = {"encoder": network, "data": recordings(0), "test_data": recordings(1)}
-    train(config, directory, **own, report=print)
-    found = evaluate_run(directory, ["knn", "linear", "mi"])
-    return {one["protocol"]["name"]: one.get("top1", one.get("pool_mi")) for one in found}
+    settings = {"epochs": 2, "batch_size": 64, "ess": 0.3, "rate": 0.24, "workers": 0}
+    flatnce.train(**own, name=name, evaluate=["knn", "linear", "mi"], **settings)
 
 
 if __name__ == "__main__":
-    print(main(sys.argv[1]))
+    main(sys.argv[1])

@@ -7,6 +7,7 @@ Each process reads its share of every batch from the shards. Started again, a ru
 goes on from its last checkpoint, exactly.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -27,7 +28,8 @@ def main(shards, directory, **settings):
         outcome = resume(directory)
     else:
         outcome = train(config, directory)
-    print(f"{outcome.step} steps; the run is in {outcome.directory}")
+    if os.environ.get("RANK", "0") == "0":  # the first process, or the only one
+        print(f"{outcome.step} steps; the run is in {outcome.directory}")
 
 
 if __name__ == "__main__":

@@ -116,6 +116,7 @@ def test_the_example_trains_over_two_processes_as_over_one(tmp_path):
     runpy.run_path(str(EXAMPLE))["main"](shards, str(tmp_path / "one"), **QUICK)
     done = Forked(EXAMPLE, shards, tmp_path / "two", code=TWO).wait()
     assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("the run is in") == 1
     one, two = (checkpoint.load(tmp_path / name / "checkpoints") for name in ("one", "two"))
     assert one.step == two.step == 4
     for name, tensor in one.weights.items():
