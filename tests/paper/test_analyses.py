@@ -19,7 +19,7 @@ from flatnce.paper.reproduce.analyses import (
 from flatnce.paper.reproduce.engine import analyse
 from flatnce.paper.reproduce.experiment import EXPERIMENTS, Setting, TrainingRun
 from flatnce.paper.reproduce.page import table_of
-from flatnce.paper.reproduce.runs import Group, Runs, best, gaps
+from flatnce.paper.reproduce.runs import Group, Runs, gaps
 from flatnce.pretrain.training.config import TrainConfig
 
 
@@ -123,36 +123,6 @@ def test_the_epoch_that_is_named_is_the_one_that_was_read(monkeypatch):
     assert findings.pictures[0]["title"] == "Accuracy by ESS target, at epoch 1"
     assert "linear top-1 at epoch 1" in findings.rows[0]["measures"]
     assert list(findings.pictures[0]["references"]) == ["InfoNCE", "FlatNCE"]
-
-
-# Choices.
-
-
-@pytest.mark.parametrize(
-    "held_out, chosen",
-    [
-        ({0.1: [0.6, 0.7], 0.4: [0.5, 0.5]}, "0.1: kNN 65.00 ± 7.07 %"),
-        ({0.1: [0.9, None], 0.4: [0.5, 0.5]}, "0.4: kNN 50.00 ± 0.00 %"),
-        ({0.1: [0.9, None], 0.4: [None, 0.5]}, "0.1: kNN 90.00 % (n = 1 of 2)"),
-        ({0.1: [None]}, "none: every run diverged"),
-    ],
-    ids=["held-out images decide", "not a diverged one", "unless all have", "all diverged"],
-)
-def test_the_choice_is_made_on_held_out_training_images(held_out, chosen, monkeypatch):
-    tested = {0.1: 0.2, 0.4: 0.9}
-    monkeypatch.setattr(
-        runs, "evaluations", lambda run, *_, **__: [{"top1": tested[run.variables["gamma"]]}]
-    )
-    made = []
-    for gamma, values in held_out.items():
-        for seed, knn in enumerate(values):
-            lines = [] if knn is None else lines_of([knn])
-            failure = "diverged" if knn is None else ""
-            made.append(finished(lines, {"gamma": gamma}, seed, failure))
-    said = best(runs_of("fig-mi", made), "gamma", "Best")["Best"]
-    assert said.startswith(chosen)
-    if "none" not in chosen:
-        assert f"linear top-1 {tested[float(said[:3])]:.2%}".replace("%", "") in said
 
 
 # Gaps, points and accuracies.

@@ -25,7 +25,6 @@ __all__ = [
     "accuracy_axis",
     "axis",
     "chart",
-    "cloud",
     "draw",
     "line",
 ]
@@ -139,16 +138,6 @@ def line(
         "x": [float(x[i]) for i in kept],
         "y": [one["mean"] for one in spreads],
         "spread": [one["sd"] for one in spreads] if several else None,
-        "series": series,
-    }
-
-
-def cloud(label: str, points: Sequence[tuple[float, float]], series: int) -> dict[str, Any]:
-    """Points of one kind."""
-    return {
-        "label": label,
-        "x": [x for x, _ in points],
-        "y": [y for _, y in points],
         "series": series,
     }
 

@@ -301,10 +301,9 @@ def scatter_chart(
         for number, cloud in enumerate(clouds):
             colour, marker = _look(cloud.series)
             look = {"color": colour, "marker": marker, "alpha": 0.75, "linewidths": 0, "s": 24}
-            places = x.scaled(cloud.x), y.scaled(cloud.y)
-            entries.append(
-                (cloud.label, axes.scatter(*places, clip_on=False, gid=f"mark-{number}", **look))
-            )
+            look |= {"clip_on": False, "gid": f"mark-{number}"}
+            drawn = axes.scatter(x.scaled(cloud.x), y.scaled(cloud.y), **look)
+            entries.append((cloud.label, drawn))
         if fit is not None:
             ends = [min(xs), max(xs)]
             heights = [fit.slope * end + fit.intercept for end in ends]

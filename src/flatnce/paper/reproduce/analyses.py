@@ -15,7 +15,6 @@ from flatnce.paper.charts import (
     accuracy_axis,
     axis,
     chart,
-    cloud,
     comparison,
     difference,
     line,
@@ -118,8 +117,8 @@ def mi_and_accuracy(runs: Runs) -> Findings:
         centred = pearson(*(centred_by_epoch(together, name) for name in (key, "top1")))
         clouds = []
         for series, objective in enumerate(OBJECTIVES):
-            own = [(one[key], one["top1"]) for one in points[objective]]
-            clouds.append(cloud(NAMES[objective], own, series))
+            x, y = ([one[name] for one in points[objective]] for name in (key, "top1"))
+            clouds.append({"label": NAMES[objective], "x": x, "y": y, "series": series})
         heading, drawn = runs.experiment.heading(chart_name), raw and raw["line"]
         charts += chart("scatter", heading, axis(label), accuracy_axis("top-1"), clouds, fit=drawn)
         title = heading["title"]

@@ -29,7 +29,7 @@ from flatnce.paper.reproduce.experiment import (
 from flatnce.pretrain.evaluation import Options, evaluate_run
 from flatnce.report.text import capitalised
 
-NAMES = {"infonce": "InfoNCE", "flatnce": "FlatNCE", "holder": "Hölder"}
+NAMES = {"infonce": "InfoNCE", "flatnce": "FlatNCE"}
 
 
 @dataclass(frozen=True)
@@ -404,31 +404,7 @@ def gaps(
     return {topic: f"{'; '.join(parts) or 'these batch sizes are not trained at this scale'}."}
 
 
-def best(runs: Runs, variable: str, topic: str) -> dict[str, str]:
-    """The value of a variable with the best held-out kNN, and its accuracy on the test set.
-
-    A value with a diverged run is taken only where every value has one.
-    """
-    groups = [group for group in runs.groups if variable in group.variables]
-    known = {}
-    for number, group in enumerate(groups):
-        values = runs.values(group, "knn")
-        if (average := mean(values)) is not None:
-            known[number] = (None not in values, average)
-    if not known:
-        return {topic: "none: every run diverged."}
-    group = groups[max(known, key=lambda number: known[number])]
-    knn, top1 = (cell_text(cell(runs.values(group, one), "share")) for one in ("knn", "linear"))
-    value = group.variables[variable]
-    at = "" if runs.epoch is None else f"; at epoch {runs.epoch:g}"
-    return {
-        topic: f"{value if isinstance(value, str) else format(value, 'g')}: kNN {knn} on held-out "
-        f"training images, the highest; linear top-1 {top1} on the test set{at}."
-    }
-
-
 WORDS: dict[str, Callable[..., dict[str, str]]] = {
     "ahead": ahead,
-    "best": best,
     "gaps": gaps,
 }

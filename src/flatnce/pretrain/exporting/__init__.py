@@ -415,7 +415,7 @@ def card(source: Source, form: str, folder: str, check: str) -> str:
         library=FORMS[form].library,
         tags=[source.architecture.partition(".")[0], *FORMS[form].tags],
         folder=folder,
-        data=data_of(source.settings),
+        data=f"{_data_name(source.settings['data'])} ({source.settings['split']})",
         evaluations=[evaluation_row(result) for result in mine],
         tested_on=tested_on(mine),
         other_evaluations=len(every) - len(mine),
@@ -426,13 +426,8 @@ def card(source: Source, form: str, folder: str, check: str) -> str:
     return text.strip() + "\n"
 
 
-def data_of(settings: Mapping[str, Any]) -> str:
-    """The training images, without paths of this machine."""
-    return f"{_data_name(settings['data'])} ({settings['split']})"
-
-
 def _data_name(data: str) -> str:
-    """The name of a data set; only the last part of a folder's path."""
+    """The name of a data set; of a path on this machine only the last part."""
     if not is_path(data):
         return data
     last = PurePath(data.replace("\\", "/")).name

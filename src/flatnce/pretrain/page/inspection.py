@@ -210,21 +210,19 @@ def inspection_sections(found: Inspection | None, name: str) -> tuple[Section, l
     try:
         about = Paragraph(TEXT["inspected"].format(**found))
         encoder = Section("The encoder", [about], figures=[_histogram(found), _embedding(found)])
-        return encoder, _neighbour_sections(found)
+        return encoder, [_neighbour_section(found)] if found["neighbours"] else []
     except (LookupError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(
             f"{FILE} of {name} is damaged ({error!r}); remove it and report again"
         ) from error
 
 
-def _neighbour_sections(found: Inspection) -> list[Section]:
-    if not found["neighbours"]:
-        return []
+def _neighbour_section(found: Inspection) -> Section:
     text, same = TEXT["neighbours"].format(**found), found["nearest_same"]
     if same is not None:
         text += f" The nearest image is of the same class in {100 * same:.1f} % of all cases."
     gallery = _gallery(found["neighbours"])
-    return [Section("Nearest neighbours", [Paragraph(text)], gallery=gallery)]
+    return Section("Nearest neighbours", [Paragraph(text)], gallery=gallery)
 
 
 def _histogram(inspection: Inspection) -> Figure:
@@ -262,12 +260,8 @@ def _embedding(inspection: Inspection) -> Figure:
     # Colour and marker together can distinguish twelve kinds.
     common = [name for name, _ in Counter(names).most_common(12 if len(set(names)) <= 12 else 11)]
     names = [name if name in common else "other classes" for name in names]
-    method, axes = found["method"], [f"{found['method']} 1", f"{found['method']} 2"]
-    if found["shares"]:
-        axes = [
-            f"{axis} ({100 * share:.0f} % of the variance)"
-            for axis, share in zip(axes, found["shares"], strict=True)
-        ]
+    method, shares = found["method"], enumerate(found["shares"], start=1)
+    axes = [f"{method} {n} ({100 * share:.0f} % of the variance)" for n, share in shares]
     clouds: list[Line] = []
     for name in (one for one in [*classes, "images", "other classes"] if one in names):
         mine = [number for number, other in enumerate(names) if other == name]
