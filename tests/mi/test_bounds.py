@@ -34,7 +34,7 @@ from flatnce.mi.bounds import (
     smile_loss,
     tuba,
 )
-from flatnce.mi.registry import BOUNDS, bound_named
+from flatnce.mi.registry import BOUNDS
 from forked import run_forked
 
 N, WIDER = 5, 8
@@ -328,7 +328,6 @@ def test_a_step_down_each_loss_raises_the_partners_scores(name):
         (lambda s: holder_statistics(row_statistics(s), 2.0), "needs the scores"),
         (lambda s: mine_loss(s, rate=0.0), "rate=0.0"),
         (lambda s: barber_agakov(s[0]), "either log_marginal or entropy"),
-        (lambda s: bound_named("infonse"), "did you mean 'infonce'"),
     ],
 )
 def test_misuse_is_said_in_one_message(call, message):

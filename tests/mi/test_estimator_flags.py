@@ -102,7 +102,32 @@ def common():
     return clean(x, y)
 
 
+def directions(step):
+    """Directions in degrees, which repeat by chance, and a category of four values."""
+    random = np.random.default_rng(0)
+    turns = 2 * np.pi * np.round(random.uniform(0, 360, 600) / step) * step / 360
+    category = np.eye(4)[random.integers(0, 4, 600)]
+    return np.stack([np.cos(turns), np.sin(turns)], axis=1), category, random.normal(size=(600, 1))
+
+
+def of_directions(step, parts):
+    """x holds the parts of a number that are named; y is another number."""
+    held = dict(zip(("direction", "category", "number"), directions(step), strict=True))
+    return clean(np.hstack([held[part] for part in parts]), table(600, seed=1))
+
+
+def one_place_several_times():
+    """Rows of x that repeat with other partners."""
+    return clean(np.repeat(of_directions(1e-9, ["direction", "number"]).x, 3, 0), table(1800))
+
+
 DATA = {
+    "a direction": (lambda: of_directions(1e-9, ["direction"]), ()),
+    "a direction in degrees": (lambda: of_directions(1, ["direction"]), ("ties",)),
+    "a direction of eight": (lambda: of_directions(45, ["direction"]), ()),
+    "directions beside a number": (lambda: of_directions(1, ["direction", "number"]), ("ties",)),
+    "directions repeated": (one_place_several_times, ("ties", "repeats")),
+    "a category beside a number": (lambda: of_directions(1, ["category", "number"]), ()),
     "continuous": (lambda: CLEAN, ()),
     "rounded": (lambda: clean(np.round(table()), table(seed=1)), ("ties",)),
     "copied rows": (copied, ("duplicates",)),

@@ -83,12 +83,26 @@ def test_the_page_has_a_default_name(typed, added):
     assert _with_page(typed) == added
 
 
-def test_pairwise_takes_all_columns_with_numbers_and_groups(calls, capsys):
+def test_pairwise_takes_all_columns_and_groups(calls, capsys):
     assert run(["data.csv", "--pairwise", "--group", "site"]) == 0
     name, (table,), options = calls[0]
-    assert name == "pairwise" and list(table) == ["height (cm)", "mass", "emb_0", "emb_1"]
+    assert name == "pairwise"
+    assert list(table) == ["visit", "height (cm)", "mass", "emb_0", "emb_1"]
     assert options["groups"].tolist() == [0, 0, 1, 1]
     assert "Kinds: " in capsys.readouterr().out
+
+
+def test_kinds_may_be_given_several_times(calls):
+    typed = ["data.csv", "--x", "mass,emb_1", "--y", "emb_0"]
+    assert run([*typed, "--kind", "mass=category", "--kind", "emb_1=category"]) == 0
+    ((_, (x, _), _),) = calls
+    assert x.shape == (4, 8)
+
+
+def test_a_place_that_cannot_hold_the_page_is_refused_before_any_work(calls, capsys):
+    typed = ["mi", "data.csv", "--x", "mass", "--y", "emb_0", "--report", "none/page.html"]
+    assert main(typed) == 2 and calls == []
+    assert "--report none/page.html: its folder does not exist" in capsys.readouterr().err
 
 
 def test_ranking_takes_the_columns_of_x_and_all_of_y(calls):

@@ -18,7 +18,7 @@ ENVIRONMENT = {
 
 
 def page_of(folder, estimate=ESTIMATE, **options):
-    place = mi_page(estimate, folder / "deep" / "mi.html", **options)
+    place = mi_page(estimate, folder / "mi.html", **options)
     return place.read_text(encoding="utf-8")
 
 

@@ -10,7 +10,8 @@ pd = pytest.importorskip("pandas", reason="needs pandas: pip install 'flatnce[mi
 pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'flatnce[mi]'")
 
 from flatnce.mi import tables as module
-from flatnce.mi.tables import describe_columns, encode, read_tables, select
+from flatnce.mi.encoding import encode
+from flatnce.mi.tables import describe_columns, read_tables, select
 
 NAMES = ["age", "height (cm)", "mass, kg", "emb_0", "emb_1", "emb_2", "city"]
 
@@ -127,23 +128,53 @@ def test_without_y_all_other_numeric_columns_are_used_and_reported(people):
 
 
 def test_columns_are_described(people, text_file):
-    kinds = {column.name: column.kind for column in describe_columns(people)}
+    kinds = {column["name"]: column["kind"] for column in describe_columns(people)}
     assert kinds["Visit date"] == "dates" and kinds["city"] == "words"
     assert kinds["smoker"] == "boolean" and kinds["Speed [m/s]"] == "number"
     text = 'a,b,c,d,e\n,1,5 kg,"1,000",info\n,2,6 kg,"2,000",infra\n,x,7 kg,3,inf.\n'
-    kinds = [column.kind for column in describe_columns(text_file(text))]
+    kinds = [column["kind"] for column in describe_columns(text_file(text))]
     assert kinds == ["empty", *["numbers and text"] * 3, "words"]
 
 
 def test_one_table_holds_all_numbers_or_the_chosen_columns(people, text_file):
     tables = read_tables([people], alone=True, group="emb_1")
     assert list(tables.x)[:2] == ["Height (cm)", "Mass, kg"] and tables.x.shape == (5, 5)
-    assert "The table is all other columns that hold numbers" in tables.notes[0]
+    assert "x is all other columns that hold numbers" in tables.notes[0]
     tables = read_tables([people], x="emb_*", alone=True, rows=2)
     assert tables.x.shape == (2, 2)
     assert tables.notes == ("2 of 5 rows were taken at random (seed 0).",)
     with pytest.raises(ValueError, match="no columns with numbers"):
         read_tables([text_file("u,v\nx,y\nz,w\n")], alone=True)
+
+
+def test_columns_that_are_studied_one_by_one_hold_words_and_dates_too(text_file):
+    rows = range(60)
+    columns = {
+        "day": [f"2024-03-{1 + row % 30:02d}" for row in rows],
+        "town": [("New York", "Oslo")[row % 2] for row in rows],
+        "id": [f"P{row}" for row in rows],
+        "land": ["Chile"] * 60,
+        "rare": [str(row) if row < 5 else "" for row in rows],
+        "size": [f"{row % 5} kg" for row in rows],
+        "dose": [f"{row % 7}" for row in rows],
+        "sick": ["yes" if row % 3 else "no" for row in rows],
+    }
+    lines = [",".join(columns), *map(",".join, zip(*columns.values(), strict=True))]
+    path = text_file("\n".join(lines))
+    ranked = read_tables([path], y="sick", each=True)
+    assert list(ranked.parts[0]) == ["day", "town", "dose"]
+    assert list(ranked.parts[0]["town"]) == ["town=New York", "town=Oslo"]
+    chosen, unfit = ranked.notes
+    assert chosen == (
+        "x is all other columns: 'day', 'town', 'id', 'land', 'rare', 'dose'. "
+        "Left out: 'size' (numbers and text)."
+    )
+    assert unfit == (
+        "Of these, left out: 'id' (60 different words), 'land' (one value), 'rare' (5 values)."
+    )
+    # What --kind names takes part.
+    table = read_tables([path], alone=True, each=True, kinds="size=category,id=ordinal")
+    assert list(table.parts[0]) == ["day", "town", "id", "size", "dose", "sick"]
 
 
 # --- Kinds ---------------------------------------------------------------------------------------
@@ -167,6 +198,26 @@ def test_numbers_are_categories_if_one_says_so(text_file):
     tables = read_tables([path], x="code", y="b", kinds={"code": "category"})
     equal(tables.x, np.eye(3)[np.arange(9) % 3])
     assert "category of 3 values ('code')" in tables.kinds
+
+
+@pytest.mark.parametrize(
+    "kinds, width",
+    [
+        ("mass, kg=category", {"mass, kg": 3, "p=5": 1, "n": 1}),
+        ("n=number, mass, kg=category,p=5=category", {"mass, kg": 3, "p=5": 2, "n": 1}),
+        ("mass, kg,n=category", {"mass, kg": 3, "p=5": 1, "n": 3}),
+        ("0=category", {"mass, kg": 3, "p=5": 1, "n": 1}),
+        ({"mass, kg": "category"}, {"mass, kg": 3, "p=5": 1, "n": 1}),
+    ],
+)
+def test_a_name_with_a_comma_or_an_equals_sign_has_a_kind(text_file, kinds, width):
+    path = text_file('"mass, kg",p=5,n,y\n1,0,5,1\n2,1,6,2\n3,1,7,3\n')
+    parts = read_tables([path], y="y", kinds=kinds).parts[0]
+    assert {name: part.shape[1] for name, part in parts.items()} == width
+
+
+def test_ordinal_numbers_are_in_the_order_of_their_size():
+    equal(encode(pd.DataFrame({"stage": [9, 10, 2]}), {"stage": "ordinal"}), [[9], [10], [2]])
 
 
 @pytest.mark.parametrize(
@@ -339,7 +390,7 @@ def test_parquet_is_read_by_column(tmp_path):
     nan = np.nan
     equal(tables.x, [[1, 1, 1, 60, nan], [2, nan, nan, nan, nan], [nan, 0, 2.5, 2, nan]])
     equal(tables.y, [[0, 0], [2, 1], [nan, 0]])
-    kinds = [column.kind for column in describe_columns(path)]
+    kinds = [column["kind"] for column in describe_columns(path)]
     assert kinds == ["number", "boolean", "dates", "words", "number", "durations", "empty"]
 
 
@@ -399,7 +450,8 @@ def large_file(request, frame, tmp_path_factory):
 
 def test_a_file_that_does_not_fit_is_refused_before_it_is_read(large_file, monkeypatch):
     monkeypatch.setattr(module._File, "read", lambda *_: pytest.fail("read"))
-    message = refusal(large_file, "0:3", "3:6", memory=2**19)
+    monkeypatch.setattr(module, "available_memory", lambda: 2**19)
+    message = refusal(large_file, "0:3", "3:6")
     assert "0.5 MiB are free" in message and "--rows" in message
 
 
@@ -487,7 +539,7 @@ def test_two_files_of_different_lengths_are_refused(tmp_path):
 @pytest.mark.parametrize(
     "array, words",
     [
-        (np.array([[1, "a"], [2, "b"]], dtype=object), "dtype object"),
+        (np.array([[1, "a"], [2, "b"]], dtype=object), "write numbers with numpy.save"),
         (np.ones((4, 2), dtype=complex), "dtype complex"),
         (np.array([["a", "b"]]), "dtype <U1"),
         (np.ones((4, 2, 3)), "shape (4, 2, 3)"),

@@ -28,7 +28,11 @@ def test_the_table_follows_the_law_in_its_head():
 
 def test_a_file_of_that_name_comes_first(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert [column.name for column in describe_columns("sample")] == ["height", "weight", "income"]
+    assert [column["name"] for column in describe_columns("sample")] == [
+        "height",
+        "weight",
+        "income",
+    ]
     (tmp_path / "sample").mkdir()
     with pytest.raises(IsADirectoryError):
         describe_columns("sample")

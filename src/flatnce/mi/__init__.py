@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from flatnce.mi.critics import StackedCritics as StackedCritics
     from flatnce.mi.critics import critic_for as critic_for
     from flatnce.mi.critics import perceptron as perceptron
+    from flatnce.mi.encoding import encode as encode
     from flatnce.mi.estimator import MutualInformation as MutualInformation
     from flatnce.mi.estimator import estimate as estimate
     from flatnce.mi.estimator import estimate_each as estimate_each
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from flatnce.mi.registry import METHODS as METHODS
     from flatnce.mi.registry import Bound as Bound
     from flatnce.mi.registry import Method as Method
-    from flatnce.mi.registry import bound_named as bound_named
     from flatnce.mi.representation import embedding_information as embedding_information
     from flatnce.mi.result import Estimate as Estimate
     from flatnce.mi.result import Flag as Flag
@@ -43,6 +43,5 @@ if TYPE_CHECKING:
     from flatnce.mi.studies import pairwise as pairwise
     from flatnce.mi.studies import rank as rank
     from flatnce.mi.studies import score_func as score_func
-    from flatnce.mi.tables import encode as encode
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

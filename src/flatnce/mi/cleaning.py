@@ -108,12 +108,13 @@ def clean(x: Any, y: Any) -> CleanTables:
                 few_values[name] = found
             for column, label in () if found else zip(table.T, own.values(), strict=True):
                 _, place, count = np.unique(column, return_inverse=True, return_counts=True)
+                if len(count) == 2:  # a category, or one of its values
+                    continue
                 share = float((count[place] > 1).mean())  # of values that are not unique
                 tied, tied_column = max((tied, tied_column), (share, label))
         else:
             dropped.append(())
-        # A single column, such as an age, has too little detail to tell chance from repetition.
-        if table.shape[1:] != (1,) and duplicate_rows(table) is not None:
+        if duplicate_rows(table) is not None:
             repeated.append(name)
         tables[number] = table
         kept.append(columns)
@@ -212,6 +213,10 @@ def _informative_columns(table: Table, labels: list[str], name: str, notes: list
 def duplicate_rows(*tables: Table) -> Indices | None:
     """Return the first row equal to each row; None if chance explains the repeats."""
     both = np.concatenate([table.reshape(len(table), -1) for table in tables], axis=1)
+    both = _angles_of_circles(both)
+    # A single column, such as an age, has too little detail to tell chance from repetition.
+    if both.shape[1] == 1:
+        return None
     # Hash every value; sums over columns are equal for equal rows, exactly.
     bits = np.ascontiguousarray(both.astype(np.float64) + 0.0).view(np.uint64)  # −0 is 0
     odd = np.random.default_rng(0).integers(0, 2**63, bits.shape[1], dtype=np.uint64) * 2 + 1
@@ -224,6 +229,19 @@ def duplicate_rows(*tables: Table) -> Indices | None:
     if max(table.ndim for table in tables) == 2 and _by_chance(both, hashes, whole):
         return None
     return first[inverse]
+
+
+def _angles_of_circles(table: Table) -> Table:
+    """Replace every cosine that its sine follows by their angle, since both repeat with it."""
+    columns = [*table.T]
+    for place in range(len(columns) - 1, 0, -1):
+        cosine, sine = columns[place - 1 : place + 1]
+        if abs(np.hypot(cosine[0], sine[0]) - 1) > 1e-9 or (sine % 1 == 0).all():  # a category
+            continue
+        if (np.abs(np.hypot(cosine, sine) - 1) < 1e-9).all():
+            turns = np.arctan2(sine, cosine) / (2 * np.pi) % 1
+            columns[place - 1 : place + 1] = [np.round(turns, 12) % 1]
+    return table if len(columns) == table.shape[1] else np.column_stack(columns)
 
 
 def _by_chance(table: Table, hashes: Hashes, whole: Hashes) -> bool:

@@ -16,7 +16,7 @@ from flatnce.environment import environment, plain
 from flatnce.messages import say
 
 # Arguments of the Python functions in messages whose options have other names.
-OPTION_OF_ARGUMENT = {"folds": "cv", "blocks": "block", "groups": "group", "kinds": "kind"}
+OPTION_OF_ARGUMENT = {"folds": "cv", "blocks": "block", "groups": "group", "out": "report"}
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,11 @@ class MiOptions:
     cv: Annotated[int, tyro.conf.arg(metavar="FOLDS")] = 1
     # What is done to columns first, fitted on the training part.
     transform: Literal["copula", "standard", "none"] = "copula"
-    # What columns hold, if not what they look like: site=category,wind=circular:360 ...
-    kind: Annotated[str | None, tyro.conf.arg(metavar="COLUMN=KIND")] = None
+    # What columns hold, if not what they look like: site=category,wind=circular:360 ... May be
+    # given several times.
+    kind: tyro.conf.UseAppendAction[
+        Annotated[tuple[str, ...], tyro.conf.arg(metavar="COLUMN=KIND")]
+    ] = ()
     # A column whose equal values keep rows together in a split.
     group: Annotated[str | None, tyro.conf.arg(metavar="COLUMN")] = None
     # Keep rows in time order together in blocks of this many rows; auto: by their memory.
@@ -76,7 +79,8 @@ class MiOptions:
         """How files are read."""
         names = ("x", "y", "group", "block", "rows", "seed")
         given = {name: getattr(self, name) for name in names}
-        return given | {"kinds": self.kind, "header": not self.no_header, "alone": self.pairwise}
+        given |= {"alone": self.pairwise, "each": self.pairwise or self.rank}
+        return given | {"kinds": ",".join(self.kind), "header": not self.no_header}
 
     def settings(self) -> dict[str, Any]:
         """The arguments of the estimator."""
@@ -133,6 +137,10 @@ def _check(options: MiOptions) -> None:
         raise ValueError("--pairwise takes one file and --x; leave out --y")
     if options.lags is not None and options.rows is not None:
         raise ValueError("--lags counts rows of the whole file; leave out --rows")
+    if options.report is not None:
+        from flatnce.report.page import check_place
+
+        check_place(Path(options.report))
 
 
 def _lags(typed: str) -> list[int]:
@@ -209,9 +217,9 @@ def _list_columns(options: MiOptions) -> None:
         return
     for file, columns in listing.items():
         print(f"{Path(file).name}: {len(columns)} columns")
-        width = max(len(column.name) for column in columns)
+        width = max(len(column["name"]) for column in columns)
         for column in columns:
-            print(f"  {column.number:>4}  {column.name:<{width}}  {column.kind}")
+            print(f"  {column['number']:>4}  {column['name']:<{width}}  {column['kind']}")
 
 
 def _training_progress(now: Any) -> str:

@@ -48,12 +48,7 @@ def mi_page(
     facts = {"Method": estimate.method, "Seconds": f"{estimate.seconds:,.1f}"}
     facts |= origin_of(environment or {})
     known = [section for section in sections if section is not None]
-    return _write(Page("Mutual information of x and y", shown["sentence"], known, facts), path)
-
-
-def _write(page: Page, path: str | Path) -> Path:
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    return write_page(page, Path(path))
+    return write_page(Page("Mutual information of x and y", shown["sentence"], known, facts), path)
 
 
 def _about(data: Mapping[str, Any]) -> list[str]:
@@ -93,7 +88,7 @@ def study_page(
     notes = (TEXTS["study"]["numbers"], *study.warnings(unit), *_about(data or {}))
     said = [Paragraph(note) for note in notes]
     sections = [Section("Estimates", figures=[figure]), Section("How to read them", said)]
-    return _write(Page(texts["title"], lead, sections, origin_of(environment or {})), path)
+    return write_page(Page(texts["title"], lead, sections, origin_of(environment or {})), path)
 
 
 def _study_chart(study: Study, rows: Sequence[Mapping[str, Any]], unit: str) -> Chart:

@@ -156,12 +156,6 @@ METHODS: Mapping[str, Method] = MappingProxyType({method.name: method for method
 """Every method of :func:`flatnce.mi.estimate`, by name."""
 
 
-def bound_named(name: str) -> Bound:
-    """Look up an entry of :data:`BOUNDS`, for example ``infonce``."""
-    check_choice("name", name, BOUNDS)
-    return BOUNDS[name]
-
-
 def method_named(name: str) -> Method:
     """Look up an entry of :data:`METHODS`."""
     check_choice("method", name, METHODS)

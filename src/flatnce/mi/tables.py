@@ -5,8 +5,6 @@ import csv
 import gzip
 import re
 import shlex
-import warnings
-import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +13,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,39 +22,20 @@ from flatnce.environment import available_memory
 from flatnce.extras import require_extra
 from flatnce.files import open_plain
 from flatnce.messages import check_at_least, check_choice, did_you_mean, format_bytes
+from flatnce.mi.encoding import ENCODED, KINDS, MISSING, NUMERIC, encode_each, kind_of, unfit
 
 require_extra("pandas", "reading a table", "mi")
 
 import pandas as pd  # noqa: E402
 
-__all__ = [
-    "FORMATS",
-    "KINDS",
-    "ColumnInfo",
-    "Tables",
-    "describe_columns",
-    "encode",
-    "read_tables",
-    "select",
-]
+__all__ = ["FORMATS", "Tables", "describe_columns", "read_tables", "select"]
 
 TEXT = (".csv", ".tsv", ".txt")
 FORMATS = (*TEXT, *(f"{suffix}.gz" for suffix in TEXT), ".parquet", ".npy", ".npz")
 """Suffixes of the files that can be read."""
 
-KINDS = ("number", "category", "ordinal", "circular", "date")
-"""What a column may be said to hold; ``circular:24`` also says after how many it repeats."""
-
-SAMPLE = "sample"
-"""The name of a small table that the package contains; its first lines describe it."""
-
-MISSING = ["", *"NA N/A n/a na NaN nan null NULL None none ? - .".split()]
-NUMERIC = ("number", "boolean", "durations")
-BOOLEANS = {"true": 1.0, "false": 0.0}
-DATE = r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}|\d{1,2}:\d{2}|\d{1,2}[ -][A-Za-z]{3,9}[ -]\d{2,4}"
 HEAD_BYTES, HEAD_ROWS, HEAD_LINES = 1 << 20, 1_000, 50
 CHUNK_CELLS = 2_000_000
-MOST_WORDS = 50  # of a one-hot encoding
 MOST_NAMED = 12  # in a message
 WHITESPACE = r"\s+"
 
@@ -83,25 +63,91 @@ class Tables:
         return pd.concat(self.parts[1].values(), axis=1)
 
 
-@dataclass(frozen=True)
-class ColumnInfo:
-    """What is known about a column before the file is read."""
+@dataclass(eq=False)
+class _File:
+    path: Path
+    names: list[str]
+    row_count: int  # an estimate for text
+    # Yields columns, labelled by their numbers, in pieces of so many rows.
+    chunks: Callable[[list[int], int], Iterator[pd.DataFrame]]
+    arrays: Mapping[str, list[int]] = field(default_factory=dict)  # columns of each array
+    notes: list[str] = field(default_factory=list)
+    said: Mapping[str, str] = field(default_factory=dict)  # kinds that the user gave, by name
 
-    number: int  #: its position, from 0 on
-    name: str  #: its name
-    kind: str  #: what it holds, judged by its type and its first rows
+    @cached_property
+    def kinds(self) -> list[str]:
+        head = next(self.chunks(list(range(len(self.names))), HEAD_ROWS), None)
+        if head is None:
+            raise ValueError(f"{self.path} has no rows; write it again")
+        return [kind_of(head[column]) for column in head]
+
+    def select(self, expression: str, option: str) -> list[int]:
+        return select(expression, self.names, option, str(self.path), self.arrays)
+
+    def choose(
+        self, expression: str | None, option: str, taken: Sequence[int], each: bool = False
+    ) -> list[int]:
+        """Columns that an expression names; without one all others, if not each only numbers."""
+        if expression is not None:
+            return self.select(expression, option)
+        held = ENCODED if each else NUMERIC
+        rest = [i for i in range(len(self.names)) if i not in taken]
+        fit = [i for i in rest if self.kinds[i] in held or self.names[i] in self.said]
+        # A first column without a name is the index of a table that pandas wrote.
+        fit = [i for i in fit if self.names[i] != "Unnamed: 0"]
+        if not fit:
+            raise ValueError(
+                f"{self.path} has no columns with numbers for {option}; it has "
+                f"{_listed(self.names)}; choose columns ({option}); words become categories"
+            )
+        what = f"all {'other ' if taken else ''}columns{'' if each else ' that hold numbers'}"
+        left = [f"{self.names[i]!r} ({self.kinds[i]})" for i in rest if i not in fit]
+        self.notes.append(f"{option[2:]} is {what}: {_listed([self.names[i] for i in fit])}.")
+        self.notes[-1] += f" Left out: {', '.join(left)}." if left else ""
+        return fit
+
+    def leave_out_unfit(self, frame: pd.DataFrame) -> list[int]:
+        """Return the columns that can be studied one by one, with a note of the others."""
+        why = {i: unfit(frame[i], self.said.get(self.names[i])) for i in frame}
+        fit = [i for i in frame if not why[i]] or list(frame)
+        left = [f"{self.names[i]!r} ({why[i]})" for i in frame if i not in fit]
+        if left:
+            self.notes.append(f"Of these, left out: {', '.join(left)}.")
+        return fit
+
+    def read(
+        self, columns: list[int], rows: int | None = None, seed: int = 0
+    ) -> tuple[pd.DataFrame, int]:
+        """Return these columns, indexed by the numbers of their rows, and the number of rows.
+
+        With ``rows`` it is a random sample in the file's order, the same rows for every format:
+        each row gets a random number and the smallest ones stay.
+        """
+        size = max(1_000, CHUNK_CELLS // len(self.names))
+        generator = np.random.default_rng(seed)
+        kept: list[pd.DataFrame] = []
+        keys, total = np.empty(0), 0
+        for chunk in self.chunks(columns, size):
+            kept.append(chunk.set_axis(range(total, total + len(chunk))))
+            total += len(chunk)
+            if rows is not None:
+                keys = np.concatenate([keys, generator.random(len(chunk))])
+                if len(keys) > rows:
+                    stay = np.sort(np.argpartition(keys, rows)[:rows])
+                    keys, kept = keys[stay], [pd.concat(kept).iloc[stay]]
+        return pd.concat(kept), total
 
 
-def describe_columns(path: str | Path, *, header: bool = True) -> list[ColumnInfo]:
-    """Return the columns of a file, in order.
+def describe_columns(path: str | Path, *, header: bool = True) -> list[dict[str, Any]]:
+    """Return number, name and kind of every column of a file, judged by types and first rows.
 
     Arguments:
         path: A file of a format in :data:`flatnce.mi.tables.FORMATS`.
         header: Whether the first line of text holds names.
     """
     file = _open(path, header)
-    named = zip(file.names, file.kinds, strict=True)
-    return [ColumnInfo(number, name, kind) for number, (name, kind) in enumerate(named)]
+    every = zip(range(len(file.names)), file.names, file.kinds, strict=True)
+    return [dict(zip(("number", "name", "kind"), one, strict=True)) for one in every]
 
 
 def read_tables(
@@ -110,13 +156,13 @@ def read_tables(
     x: str | None = None,
     y: str | None = None,
     alone: bool = False,
+    each: bool = False,
     group: str | None = None,
     block: int | str | None = None,
     kinds: str | Mapping[str, str] | None = None,
     rows: int | None = None,
     seed: int = 0,
     header: bool = True,
-    memory: int | None = None,
 ) -> Tables:
     """Read chosen columns of one file, or of two whose rows are partners by position.
 
@@ -124,15 +170,17 @@ def read_tables(
         paths: One file or two; of two, x is in the first and y in the second.
         x: Columns of x, as :func:`flatnce.mi.tables.select` reads them.
         y: Columns of y; by default, in one file, all others that hold numbers.
-        alone: Read x alone, by default all columns that hold numbers; y stays empty.
+        alone: Read x alone; y stays empty.
+        each: Whether every column of x is studied by itself. Then x is by default all columns
+            that have enough values, words and dates among them.
         group: A column whose equal values keep rows together.
         block: How many rows in time order belong together, or ``auto``.
         kinds: What columns hold, where it is not what they look like: by name one of
-            :data:`KINDS`, ``{"wind": "circular:360"}`` or ``"wind=circular:360,site=category"``.
+            :data:`flatnce.mi.encoding.KINDS`, ``{"wind": "circular:360"}`` or
+            ``"wind=circular:360,site=category"``.
         rows: Read a random sample of this many rows, in the file's order; all if None.
         seed: The seed of that sample.
         header: Whether the first line of text holds names.
-        memory: Bytes that may be used; by default what the system says is free.
     """
     if len(paths) not in (1, 2):
         raise ValueError(f"{len(paths)} files were named; name one, or one for x and one for y")
@@ -141,34 +189,37 @@ def read_tables(
     if isinstance(block, int):
         check_at_least("block", block, 2)
     files = [_open(path, header) for path in paths]
-    notes = [note for file in files for note in file.notes]
     grouped = [] if group is None else files[0].select(group, "--group")
     if len(grouped) > 1:
         raise ValueError(f"--group {group} names {len(grouped)} columns; name one")
-    chosen = _choose_pair(files, x, y, alone, grouped, notes)
-    wanted = [[*chosen[0], *grouped], chosen[1]]
-    if len(files) == 1:
-        wanted = [[*chosen[0], *grouped, *chosen[1]]]
-    frames, total = _load(files, wanted, rows, seed, memory, notes)
-    said, found = _kinds_by_name(kinds, files), dict[str, list[str]]()
-    sides = (frames[0][chosen[0]], files[0]), (frames[-1][chosen[1]], files[-1])
-    parts = [_encode(frame, file.names, said, found) for frame, file in sides]
-    groups = _groups(frames[0][grouped], group)
+    for file in files:
+        file.said = _kinds_by_name(kinds, files)
+    if alone:
+        left, right = files[0].choose(x, "--x", grouped, each), list[int]()
+    else:
+        left, right = _choose_pair(files, x, y, each, grouped)
+    wanted = [[*left, *grouped], right] if len(files) == 2 else [[*left, *grouped, *right]]
+    frames, total = _load(files, wanted, rows, seed)
+    if each and x is None:
+        left = files[0].leave_out_unfit(frames[0][left])
+    found: dict[str, list[str]] = {}
+    sides = (frames[0][left], files[0]), (frames[-1][right], files[-1])
+    parts = [encode_each(frame, file.names, file.said, found) for frame, file in sides]
+    groups = _groups(frames[0][grouped[0]], group) if grouped else None
     if len(frames[0]) < total and isinstance(block, int):
         # Blocks are stretches of the file, not of the sample.
         groups, block = frames[0].index.to_numpy() // block, None
     listed = "; ".join(f"{kind} ({_listed(names, 3)})" for kind, names in found.items())
-    return Tables((parts[0], parts[1]), f"Kinds: {listed}.", tuple(notes), groups, block)
+    notes = tuple(note for file in files for note in file.notes)
+    return Tables((parts[0], parts[1]), f"Kinds: {listed}.", notes, groups, block)
 
 
-def _groups(frame: pd.DataFrame, group: str | None) -> NDArray[np.int64] | None:
-    """Number the values of the only column, if there is one."""
-    for _, cells in frame.items():
-        if cells.isna().any():
-            row = int(cells.index[cells.isna()][0]) + 1
-            raise ValueError(f"--group {group} has no value in row {row:,} of the data")
-        return pd.factorize(cells.astype(str), sort=True)[0].astype(np.int64)
-    return None
+def _groups(cells: pd.Series, group: str | None) -> NDArray[np.int64]:
+    """Number the values of a column."""
+    if cells.isna().any():
+        row = int(cells.index[cells.isna()][0]) + 1
+        raise ValueError(f"--group {group} has no value in row {row:,} of the data")
+    return pd.factorize(cells.astype(str), sort=True)[0].astype(np.int64)
 
 
 # Which columns are meant.
@@ -261,17 +312,26 @@ def _listed(names: Sequence[str], most: int = MOST_NAMED) -> str:
     return f"{shown} and {more:,} more" if more > 0 else shown
 
 
+def _kinds_by_name(
+    given: str | Mapping[str, str] | None, files: Sequence[_File]
+) -> dict[str, str]:
+    if isinstance(given, str):
+        # A name may hold commas: only one after an equals sign ends a part.
+        parts = re.findall(r"[^=]+(?:=[^,]*)?", given)
+        typed = [part.strip(", ").rpartition("=") for part in parts]
+        given = {name.strip(): kind.strip() for name, _, kind in typed}
+    kinds: dict[str, str] = {}
+    for name, kind in (given or {}).items():
+        check_choice("kind", kind.partition(":")[0], KINDS)
+        file = next((file for file in files if name in file.names), files[0])
+        kinds |= {file.names[column]: kind for column in file.select(name, "--kind")}
+    return kinds
+
+
 def _choose_pair(
-    files: "Sequence[_File]",
-    x: str | None,
-    y: str | None,
-    alone: bool,
-    grouped: list[int],
-    notes: list[str],
+    files: Sequence[_File], x: str | None, y: str | None, each: bool, grouped: list[int]
 ) -> tuple[list[int], list[int]]:
     first, last = files[0], files[-1]
-    if alone:
-        return _chosen_or_numeric(first, x, "--x", grouped, "The table", notes), []
     arrays = {name.casefold(): name for name in first.arrays}
     if first is last and x is None and y is None:
         if not {"x", "y"} <= set(arrays):
@@ -284,92 +344,22 @@ def _choose_pair(
             )
         x, y = arrays["x"], arrays["y"]
     if first is not last:
-        left = _chosen_or_numeric(first, x, "--x", grouped, "x", notes)
-        return left, _chosen_or_numeric(last, y, "--y", [], "y", notes)
+        return first.choose(x, "--x", grouped, each), last.choose(y, "--y", [])
     right = [] if y is None else last.select(y, "--y")
-    left = _chosen_or_numeric(first, x, "--x", [*grouped, *right], "x", notes)
-    right = right or _chosen_or_numeric(last, None, "--y", [*grouped, *left], "y", notes)
+    left = first.choose(x, "--x", [*grouped, *right], each)
+    right = right or last.choose(None, "--y", [*grouped, *left])
     shared = _listed([first.names[i] for i in left if i in right])
     if shared:
         raise ValueError(f"--x and --y both hold {shared}; leave each column out of one of them")
     return left, right
 
 
-def _chosen_or_numeric(
-    file: "_File",
-    expression: str | None,
-    option: str,
-    taken: Sequence[int],
-    name: str,
-    notes: list[str],
-) -> list[int]:
-    """Columns that an expression names; without one, all others that hold numbers."""
-    if expression is not None:
-        return file.select(expression, option)
-    rest = [i for i in range(len(file.names)) if i not in taken]
-    # A first column without a name is the index of a table that pandas wrote.
-    numeric = [i for i in rest if file.kinds[i] in NUMERIC and file.names[i] != "Unnamed: 0"]
-    if not numeric:
-        raise ValueError(
-            f"{file.path} has no columns with numbers for {name}; it has "
-            f"{_listed(file.names)}; choose columns ({option}); words become categories"
-        )
-    what = "all other columns" if taken else "all columns"
-    note = f"{name} is {what} that hold numbers: {_listed([file.names[i] for i in numeric])}."
-    left = [f"{file.names[i]!r} ({file.kinds[i]})" for i in rest if i not in numeric]
-    notes.append(note + (f" Left out: {', '.join(left)}." if left else ""))
-    return numeric
-
-
 # Files: names first, then the rows in chunks.
-
-
-@dataclass(eq=False)
-class _File:
-    path: Path
-    names: list[str]
-    row_count: int  # an estimate for text
-    # Yields columns, labelled by their numbers, in pieces of so many rows.
-    chunks: Callable[[list[int], int], Iterator[pd.DataFrame]]
-    arrays: Mapping[str, list[int]] = field(default_factory=dict)  # columns of each array
-    notes: list[str] = field(default_factory=list)
-
-    @cached_property
-    def kinds(self) -> list[str]:
-        head = next(self.chunks(list(range(len(self.names))), HEAD_ROWS), None)
-        if head is None:
-            raise ValueError(f"{self.path} has no rows; write it again")
-        return [_kind_of(head[column]) for column in head]
-
-    def select(self, expression: str, option: str) -> list[int]:
-        return select(expression, self.names, option, str(self.path), self.arrays)
-
-    def read(
-        self, columns: list[int], rows: int | None = None, seed: int = 0
-    ) -> tuple[pd.DataFrame, int]:
-        """Return these columns, indexed by the numbers of their rows, and the number of rows.
-
-        With ``rows`` it is a random sample in the file's order, the same rows for every format:
-        each row gets a random number and the smallest ones stay.
-        """
-        size = max(1_000, CHUNK_CELLS // len(self.names))
-        generator = np.random.default_rng(seed)
-        kept: list[pd.DataFrame] = []
-        keys, total = np.empty(0), 0
-        for chunk in self.chunks(columns, size):
-            kept.append(chunk.set_axis(range(total, total + len(chunk))))
-            total += len(chunk)
-            if rows is not None:
-                keys = np.concatenate([keys, generator.random(len(chunk))])
-                if len(keys) > rows:
-                    stay = np.sort(np.argpartition(keys, rows)[:rows])
-                    keys, kept = keys[stay], [pd.concat(kept).iloc[stay]]
-        return pd.concat(kept), total
 
 
 def _open(path: str | Path, header: bool = True) -> _File:
     path, readable = Path(path), ", ".join(FORMATS)
-    if str(path) == SAMPLE and not path.exists():
+    if str(path) == "sample" and not path.exists():  # a small table that describes itself
         path = Path(__file__).with_name("sample.csv")
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; name a file ({readable})")
@@ -420,62 +410,39 @@ def _open_arrays(path: Path) -> _File:
 
     Columns are named by their numbers, in an archive of several arrays by array and number.
     """
-    shapes = _array_shapes(path)
-    rows = {name: shape[0] for name, shape in shapes.items()}
-    if len(set(rows.values())) > 1:
-        listing = ", ".join(f"{name!r} {count:,}" for name, count in rows.items())
-        raise ValueError(f"the arrays of {path} have different numbers of rows ({listing})")
-    count = next(iter(rows.values()))
+    try:
+        if path.suffix.lower() == ".npy":
+            tables = {"": np.load(path, mmap_mode="r", allow_pickle=False)}
+        else:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+                tables = dict(archive)
+    except Exception as error:  # damaged or encrypted files can raise anything
+        problem = f"{path} is cut short or not a file of numpy arrays ({error})"
+        raise ValueError(f"{problem}; write numbers with numpy.save or numpy.savez") from error
     names: list[str] = []
     arrays: dict[str, list[int]] = {}
-    for name, shape in shapes.items():
-        own = [f"{name}_{i}" for i in range(shape[1])] if len(shape) == 2 else [name]
+    for name, array in tables.items():
+        if array.dtype.kind not in "biuf" or array.ndim not in (1, 2) or not array.size:
+            found = f"array {name!r} of {path} has dtype {array.dtype} and shape {array.shape}"
+            raise ValueError(f"{found}; save real numbers, rows by columns")
+        own = [f"{name}_{i}" for i in range(array.shape[1])] if array.ndim == 2 else [name]
         arrays[name] = list(range(len(names), len(names) + len(own)))
         names += own
-    if len(shapes) == 1:
+    if len(set(map(len, tables.values()))) != 1:
+        listing = ", ".join(f"{name!r} {len(array):,}" for name, array in tables.items())
+        raise ValueError(f"the arrays of {path} have different numbers of rows ({listing})")
+    count = len(next(iter(tables.values())))
+    if len(tables) == 1:
         names = [str(i) for i in range(len(names))]
 
     def chunks(columns: list[int], size: int) -> Iterator[pd.DataFrame]:
-        try:
-            loaded = np.load(path, mmap_mode="r", allow_pickle=False)
-            whole = {"": loaded} if path.suffix.lower() == ".npy" else loaded
-            wanted = [name for name in arrays if set(arrays[name]) & set(columns)]
-            tables = [whole[name].reshape(count, -1) for name in wanted]
-        except Exception as error:  # as in _array_shapes
-            raise OSError(f"{path} is cut short or damaged; write it again") from error
+        wanted = [name for name in arrays if set(arrays[name]) & set(columns)]
         held = [place for name in wanted for place in arrays[name]]
         for start in range(0, count, size):
-            parts = np.hstack([table[start : start + size] for table in tables], dtype=np.float64)
-            yield pd.DataFrame(parts, columns=held)[columns]
+            parts = [tables[name][start : start + size] for name in wanted]
+            yield pd.DataFrame(np.column_stack(parts).astype(np.float64), columns=held)[columns]
 
     return _File(path, names, count, chunks, {} if "" in arrays else arrays)
-
-
-def _array_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every array, without reading it; pickles are never opened."""
-    layout, headers = np.lib.format, {}
-    try:
-        if path.suffix.lower() == ".npy":
-            with path.open("rb") as file:
-                layout.read_magic(file)
-                headers[""] = layout.read_array_header_1_0(file)
-        else:
-            with zipfile.ZipFile(path) as archive:
-                for member in archive.namelist():
-                    with archive.open(member) as file:
-                        layout.read_magic(file)
-                        name = member.removesuffix(".npy")
-                        headers[name] = layout.read_array_header_1_0(file)
-    except Exception as error:  # damaged or encrypted files can raise anything
-        problem = f"{path} is not a file of numpy arrays ({error})"
-        raise ValueError(f"{problem}; write it with numpy.save or numpy.savez") from error
-    if not headers:
-        raise ValueError(f"{path} holds no arrays")
-    for name, (shape, _, kind) in headers.items():
-        if kind.kind not in "biuf" or len(shape) not in (1, 2) or 0 in shape:
-            found = f"array {name!r} of {path} has dtype {kind} and shape {shape}"
-            raise ValueError(f"{found}; save real numbers, rows by columns")
-    return {name: shape for name, (shape, _, _) in headers.items()}
 
 
 def _open_text(path: Path, header: bool) -> _File:
@@ -608,12 +575,7 @@ def _names(first: list[str], path: Path) -> list[str]:
 
 
 def _load(
-    files: Sequence[_File],
-    wanted: Sequence[list[int]],
-    rows: int | None,
-    seed: int,
-    memory: int | None,
-    notes: list[str],
+    files: Sequence[_File], wanted: Sequence[list[int]], rows: int | None, seed: int
 ) -> tuple[list[pd.DataFrame], int]:
     check_at_least("seed", seed, 0)
     if rows is not None:
@@ -624,7 +586,7 @@ def _load(
         count = file.row_count if rows is None else min(rows, file.row_count)
         cells = [8 if file.kinds[i] in (*NUMERIC, "empty") else 72 for i in columns]
         needed += 5 * count * sum(cells)  # up to 5 copies at the peak
-    free = available_memory() if memory is None else memory
+    free = available_memory()
     if free is not None and needed > free:
         raise ValueError(
             f"{' and '.join(str(file.path) for file in files)} would take about "
@@ -640,219 +602,7 @@ def _load(
             "same ones in the same order (or put all columns into one file)"
         )
     if rows is not None and rows < totals[0]:
-        notes.append(f"{rows:,} of {totals[0]:,} rows were taken at random (seed {seed}).")
+        files[0].notes.append(
+            f"{rows:,} of {totals[0]:,} rows were taken at random (seed {seed})."
+        )
     return [frame for frame, _ in read], totals[0]
-
-
-# Cells: what they hold, and how they become numbers.
-
-
-def _kind_of(column: pd.Series) -> str:
-    """Return what a column holds; one of the words that ``--list-columns`` shows."""
-    types = pd.api.types
-    if column.isna().all():
-        return "empty"
-    if types.is_bool_dtype(column.dtype):
-        return "boolean"
-    if types.is_numeric_dtype(column.dtype):
-        return "number"
-    if types.is_datetime64_any_dtype(column.dtype):
-        return "dates"
-    if types.is_timedelta64_dtype(column.dtype):
-        return "durations"
-    if column.map(lambda cell: isinstance(cell, list | tuple | dict | np.ndarray)).any():
-        return "lists"
-    cells = _present(column)
-    texts = cells.astype(str)
-    is_number = ~np.isnan(_numbers(cells))
-    if texts.str.lower().isin(list(BOOLEANS)).all():
-        return "boolean" if len(cells) else "empty"
-    if is_number.all():
-        return "number"
-    if texts.str.contains(DATE).mean() >= 0.9 and _dates(texts)[0].notna().mean() >= 0.9:
-        return "dates"
-    # Among numbers, or with units or separators between thousands.
-    return "numbers and text" if texts.str.match(r"[-+]?[.,]?\d").mean() > 0.5 else "words"
-
-
-def _present(column: pd.Series) -> pd.Series:
-    """Return the cells that hold a value, with white space around text removed."""
-    filled = column[column.notna()].astype(object)
-    stripped = filled.map(lambda cell: cell.strip() if isinstance(cell, str) else cell)
-    return stripped[~stripped.isin(MISSING)]
-
-
-def _numbers(column: pd.Series) -> NDArray[np.float64]:
-    if pd.api.types.is_numeric_dtype(column.dtype):
-        return column.to_numpy(dtype=np.float64, na_value=np.nan)
-    plain = _present(column).map(lambda cell: BOOLEANS.get(str(cell).lower(), cell))
-    numbers = pd.to_numeric(plain, errors="coerce").astype(np.float64)
-    return numbers.reindex(column.index).to_numpy()
-
-
-def encode(table: pd.DataFrame, kinds: Mapping[str, str] | None = None) -> pd.DataFrame:
-    """Return a table of numbers: categories as zeros and ones, dates in days, angles on a circle.
-
-    Arguments:
-        table: Columns of numbers, words or dates.
-        kinds: What columns hold, where it is not what they look like: by name one of
-            :data:`KINDS`, for example ``{"wind": "circular:360", "site": "category"}``.
-
-    Examples:
-        >>> table = pd.DataFrame({"wind": [0, 90, 180], "sky": ["rain", "sun", "sun"]})
-        >>> list(encode(table, {"wind": "circular:360"}))
-        ['wind (cos)', 'wind (sin)', 'sky=rain', 'sky=sun']
-    """
-    numbered = table.set_axis(range(table.shape[1]), axis=1).reset_index(drop=True)
-    parts = _encode(numbered, [str(name) for name in table], kinds or {}, {})
-    return pd.concat(parts.values(), axis=1).set_axis(table.index)
-
-
-def _encode(
-    frame: pd.DataFrame,
-    names: Sequence[str],
-    kinds: Mapping[str, str],
-    found: dict[str, list[str]],
-) -> dict[str, pd.DataFrame]:
-    """Return every column as numbers, by name; ``found`` collects names by what they hold."""
-    tables: dict[str, pd.DataFrame] = {}
-    for number in frame:
-        name = names[number]
-        table, kind = _encode_column(frame[number], name, kinds.get(name))
-        tables[name if name not in tables else f"{name} ({number})"] = table.reset_index(drop=True)
-        found.setdefault(kind, []).append(name)
-    return tables
-
-
-def _kinds_by_name(
-    given: str | Mapping[str, str] | None, files: Sequence[_File]
-) -> dict[str, str]:
-    if isinstance(given, str):
-        parts = [part.rpartition("=") for part in given.split(",")]
-        given = {name.strip(): kind.strip() for name, _, kind in parts}
-    kinds: dict[str, str] = {}
-    for name, kind in (given or {}).items():
-        check_choice("kind", kind.partition(":")[0], KINDS)
-        file = next((file for file in files if name in file.names), files[0])
-        kinds |= {file.names[column]: kind for column in file.select(name, "--kind")}
-    return kinds
-
-
-def _encode_column(column: pd.Series, name: str, kind: str | None) -> tuple[pd.DataFrame, str]:
-    """Return a column as numbers, and what it holds in words.
-
-    The column's index holds the row numbers of the file; messages name them.
-    """
-    found = _kind_of(column)
-    usual = {"words": "category", "dates": "date"}.get(found, "number")
-    chosen, _, period = (kind or usual).partition(":")
-    if found == "lists":
-        raise ValueError(f"column {name!r} holds lists; save their entries as columns")
-    if chosen in ("category", "ordinal"):
-        return _from_words(column, name, chosen)
-    if found in ("dates", "durations"):
-        times, unit = _from_times(column, name)
-        if chosen == "circular" and period:  # the first moment is at angle 0
-            table, circle = _from_angles(times[name].to_numpy(), name, period)
-            return table, f"{unit}, {circle}"
-        if chosen != usual:
-            typed = f"--kind {shlex.quote(name)}={chosen}: the column holds {found}"
-            raise ValueError(f"{typed}; leave --kind out for the {unit}, or give circular:PERIOD")
-        return times, unit
-    cells = _present(column)
-    strays = cells[np.isnan(_numbers(cells))]
-    if len(strays) or chosen == "date":
-        example = (strays if len(strays) else cells).iloc[:1]
-        raise ValueError(
-            f"column {name!r} holds {found}: row {example.index[0] + 1:,} of the data holds "
-            f"{str(example.iloc[0])!r}, which is not a {chosen} ({max(len(strays), 1):,} of "
-            f"{len(cells):,} cells are not); write units into the column's name, numbers without "
-            "separators between thousands, and leave missing cells empty; or read it as a "
-            f"category, --kind {shlex.quote(name)}=category"
-        )
-    values = _numbers(column)
-    if chosen == "circular":
-        return _from_angles(values, name, period)
-    return pd.DataFrame({name: values}), _described(values)
-
-
-def _described(values: NDArray[np.float64]) -> str:
-    """Say what numbers look like: two values, whole numbers, or a point mass among others."""
-    distinct, counts = np.unique(values[~np.isnan(values)], return_counts=True)
-    if len(distinct) == 2:
-        return "two values"
-    if (distinct == np.round(distinct)).all() and len(distinct):
-        return "whole number of few values" if len(distinct) <= 12 else "whole number"
-    common = np.sort(counts)[-2:]
-    if len(distinct) > 2 and common[1] > max(4 * common[0], 0.05 * len(values)):
-        return f"number, {common[1] / counts.sum():.0%} of them {distinct[counts.argmax()]:g}"
-    return "number"
-
-
-def _from_angles(values: NDArray[np.float64], name: str, period: str) -> tuple[pd.DataFrame, str]:
-    """Return points on a circle. A period is guessed only for values that fill one of degrees."""
-    least, most = (float(end(values)) for end in (np.nanmin, np.nanmax))
-    degrees = 270 < most - least <= 360 and ((least >= -180 and most <= 180) or least >= 0)
-    try:
-        length = float(period) if period else 360.0 if degrees and most <= 360 else 0.0
-    except ValueError:
-        length = 0.0
-    if not 0 < length < np.inf:
-        typed = f"--kind {shlex.quote(name)}=circular"
-        raise ValueError(
-            f"{typed}{f':{period}' if period else ''}: the column has values from {least:g} to "
-            f"{most:g}; say after how many they repeat, as in {typed}:360"
-        )
-    turns = 2 * np.pi * values / length
-    table = pd.DataFrame({f"{name} (cos)": np.cos(turns), f"{name} (sin)": np.sin(turns)})
-    return table, f"circular with period {length:g}"
-
-
-def _from_times(column: pd.Series, name: str) -> tuple[pd.DataFrame, str]:
-    """Return dates as days or seconds since the first, durations as seconds."""
-    if pd.api.types.is_timedelta64_dtype(column.dtype):
-        return column.dt.total_seconds().to_frame(name), "duration in seconds"
-    moments, ambiguous = _dates(column)
-    since = (moments - moments.min()).dt.total_seconds()
-    in_days = (since.dropna() % 86_400 == 0).all() or since.max() > 2 * 86_400
-    kind = f"date in {'days' if in_days else 'seconds'} since the first"
-    if ambiguous:
-        kind += ", the month read before the day, which is a guess"
-    unread = int(since.isna().sum()) - (len(column) - len(_present(column)))
-    if unread:
-        kind += f", {unread:,} cells that are not dates left out"
-    return (since / 86_400 if in_days else since).to_frame(name), kind
-
-
-def _dates(column: pd.Series) -> tuple[pd.Series, bool]:
-    """Return every cell as a moment, and whether day and month could also be swapped."""
-    if pd.api.types.is_datetime64_any_dtype(column.dtype):
-        return column, False
-    texts = _present(column).astype(str)
-    parts = texts.str.extract(r"^(\d{1,2})[-/.](\d{1,2})[-/.]\d{2,4}").dropna().astype(int)
-    day_first = bool((parts[0] > 12).any())
-    ambiguous = len(parts) > 0 and not day_first and not (parts[1] > 12).any()
-    how = {"errors": "coerce", "dayfirst": day_first, "utc": True}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # pandas warns when it parses cell by cell
-        moments = pd.to_datetime(texts, **how)
-        if moments.isna().any():  # not all cells have the format of the first
-            moments = pd.to_datetime(texts, format="mixed", **how)
-    return moments.reindex(column.index), ambiguous
-
-
-def _from_words(column: pd.Series, name: str, kind: str) -> tuple[pd.DataFrame, str]:
-    cells = _present(column).astype(str)
-    codes, words = pd.factorize(cells, sort=True)
-    if kind == "ordinal":
-        numbers = pd.Series(codes, cells.index, dtype=np.float64).reindex(column.index)
-        shown = ", ".join(f"{word} = {code}" for code, word in enumerate(words[:4]))
-        return numbers.to_frame(name), f"ordinal, {shown}{' ...' if len(words) > 4 else ''}"
-    if len(words) > MOST_WORDS:
-        raise ValueError(
-            f"column {name!r} holds {len(words):,} different words (for example "
-            f"{words[0]!r}), too many for a category (at most {MOST_WORDS}); leave it out, merge "
-            f"rare values, or number them by the alphabet, --kind {shlex.quote(name)}=ordinal"
-        )
-    table = pd.get_dummies(cells, prefix=name, prefix_sep="=", dtype=np.float64)
-    return table.reindex(column.index), f"category of {len(words)} values"

@@ -1,0 +1,236 @@
+"""Columns of a table as numbers: what they hold, and how it is encoded."""
+
+import shlex
+import warnings
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flatnce.extras import require_extra
+
+require_extra("pandas", "reading a table", "mi")
+
+import pandas as pd  # noqa: E402
+
+__all__ = ["KINDS", "encode"]
+
+KINDS = ("number", "category", "ordinal", "circular", "date")
+"""What a column may be said to hold; ``circular:24`` also says after how many it repeats."""
+
+MISSING = ["", *"NA N/A n/a na NaN nan null NULL None none ? - .".split()]
+NUMERIC = ("number", "boolean", "durations")
+ENCODED = (*NUMERIC, "words", "dates")
+BOOLEANS = {"true": 1.0, "false": 0.0}
+DATE = r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}|\d{1,2}:\d{2}|\d{1,2}[ -][A-Za-z]{3,9}[ -]\d{2,4}"
+MOST_WORDS = 50  # of a one-hot encoding
+
+
+def kind_of(column: pd.Series) -> str:
+    """Return what a column holds; one of the words that ``--list-columns`` shows."""
+    types = pd.api.types
+    if column.isna().all():
+        return "empty"
+    if types.is_bool_dtype(column.dtype):
+        return "boolean"
+    if types.is_numeric_dtype(column.dtype):
+        return "number"
+    if types.is_datetime64_any_dtype(column.dtype):
+        return "dates"
+    if types.is_timedelta64_dtype(column.dtype):
+        return "durations"
+    if column.map(lambda cell: isinstance(cell, list | tuple | dict | np.ndarray)).any():
+        return "lists"
+    cells = present(column)
+    texts = cells.astype(str)
+    is_number = ~np.isnan(_numbers(cells))
+    if texts.str.lower().isin(list(BOOLEANS)).all():
+        return "boolean" if len(cells) else "empty"
+    if is_number.all():
+        return "number"
+    if texts.str.contains(DATE).mean() >= 0.9 and _dates(texts)[0].notna().mean() >= 0.9:
+        return "dates"
+    # Among numbers, or with units or separators between thousands.
+    return "numbers and text" if texts.str.match(r"[-+]?[.,]?\d").mean() > 0.5 else "words"
+
+
+def unfit(column: pd.Series, kind: str | None = None) -> str:
+    """Return why a column cannot be studied by itself; nothing if it can."""
+    from flatnce.mi.cleaning import FEWEST_ROWS  # loads torch
+
+    is_text = kind_of(column) == "words"
+    cells = present(column) if is_text else column.dropna()
+    values = cells.nunique()
+    if len(cells) < FEWEST_ROWS or values < 2:
+        return "one value" if values == 1 else f"{len(cells)} values"
+    many = is_text and values > MOST_WORDS and kind is None
+    return f"{values:,} different words" if many else ""
+
+
+def present(column: pd.Series) -> pd.Series:
+    """Return the cells that hold a value, with white space around text removed."""
+    filled = column[column.notna()].astype(object)
+    stripped = filled.map(lambda cell: cell.strip() if isinstance(cell, str) else cell)
+    return stripped[~stripped.isin(MISSING)]
+
+
+def _numbers(column: pd.Series) -> NDArray[np.float64]:
+    if pd.api.types.is_numeric_dtype(column.dtype):
+        return column.to_numpy(dtype=np.float64, na_value=np.nan)
+    plain = present(column).map(lambda cell: BOOLEANS.get(str(cell).lower(), cell))
+    numbers = pd.to_numeric(plain, errors="coerce").astype(np.float64)
+    return numbers.reindex(column.index).to_numpy()
+
+
+def encode(table: pd.DataFrame, kinds: Mapping[str, str] | None = None) -> pd.DataFrame:
+    """Return a table of numbers: categories as zeros and ones, dates in days, angles on a circle.
+
+    Arguments:
+        table: Columns of numbers, words or dates.
+        kinds: What columns hold, where it is not what they look like: by name one of
+            :data:`KINDS`, for example ``{"wind": "circular:360", "site": "category"}``.
+
+    Examples:
+        >>> table = pd.DataFrame({"wind": [0, 90, 180], "sky": ["rain", "sun", "sun"]})
+        >>> list(encode(table, {"wind": "circular:360"}))
+        ['wind (cos)', 'wind (sin)', 'sky=rain', 'sky=sun']
+    """
+    numbered = table.set_axis(range(table.shape[1]), axis=1).reset_index(drop=True)
+    parts = encode_each(numbered, [str(name) for name in table], kinds or {}, {})
+    return pd.concat(parts.values(), axis=1).set_axis(table.index)
+
+
+def encode_each(
+    frame: pd.DataFrame,
+    names: Sequence[str],
+    kinds: Mapping[str, str],
+    found: dict[str, list[str]],
+) -> dict[str, pd.DataFrame]:
+    """Return every column as numbers, by name; ``found`` collects names by what they hold."""
+    tables: dict[str, pd.DataFrame] = {}
+    for number in frame:
+        name = names[number]
+        table, kind = _encode_column(frame[number], name, kinds.get(name))
+        tables[name if name not in tables else f"{name} ({number})"] = table.reset_index(drop=True)
+        found.setdefault(kind, []).append(name)
+    return tables
+
+
+def _encode_column(column: pd.Series, name: str, kind: str | None) -> tuple[pd.DataFrame, str]:
+    """Return a column as numbers, and what it holds in words.
+
+    The column's index holds the row numbers of the file; messages name them.
+    """
+    found = kind_of(column)
+    usual = {"words": "category", "dates": "date"}.get(found, "number")
+    chosen, _, period = (kind or usual).partition(":")
+    if found == "lists":
+        raise ValueError(f"column {name!r} holds lists; save their entries as columns")
+    if chosen == "category" or (chosen == "ordinal" and found not in NUMERIC):
+        return _from_words(column, name, chosen)
+    if found in ("dates", "durations"):
+        times, unit = _from_times(column, name)
+        if chosen == "circular" and period:  # the first moment is at angle 0
+            table, circle = _from_angles(times[name].to_numpy(), name, period)
+            return table, f"{unit}, {circle}"
+        if chosen != usual:
+            typed = f"--kind {shlex.quote(name)}={chosen}: the column holds {found}"
+            raise ValueError(f"{typed}; leave --kind out for the {unit}, or give circular:PERIOD")
+        return times, unit
+    cells = present(column)
+    strays = cells[np.isnan(_numbers(cells))]
+    if len(strays) or chosen == "date":
+        example = (strays if len(strays) else cells).iloc[:1]
+        raise ValueError(
+            f"column {name!r} holds {found}: row {example.index[0] + 1:,} of the data holds "
+            f"{str(example.iloc[0])!r}, which is not a {chosen} ({max(len(strays), 1):,} of "
+            f"{len(cells):,} cells are not); write units into the column's name, numbers without "
+            "separators between thousands, and leave missing cells empty; or read it as a "
+            f"category, --kind {shlex.quote(name)}=category"
+        )
+    values = _numbers(column)
+    if chosen == "circular":
+        return _from_angles(values, name, period)
+    return pd.DataFrame({name: values}), _described(values)
+
+
+def _described(values: NDArray[np.float64]) -> str:
+    """Say what numbers look like: two values, whole numbers, or a point mass among others."""
+    distinct, counts = np.unique(values[~np.isnan(values)], return_counts=True)
+    if len(distinct) == 2:
+        return "two values"
+    if (distinct == np.round(distinct)).all() and len(distinct):
+        return "whole number of few values" if len(distinct) <= 12 else "whole number"
+    common = np.sort(counts)[-2:]
+    if len(distinct) > 2 and common[1] > max(4 * common[0], 0.05 * len(values)):
+        return f"number, {common[1] / counts.sum():.0%} of them {distinct[counts.argmax()]:g}"
+    return "number"
+
+
+def _from_angles(values: NDArray[np.float64], name: str, period: str) -> tuple[pd.DataFrame, str]:
+    """Return points on a circle. A period is guessed only for values that fill one of degrees."""
+    least, most = (float(end(values)) for end in (np.nanmin, np.nanmax))
+    degrees = 270 < most - least <= 360 and ((least >= -180 and most <= 180) or least >= 0)
+    try:
+        length = float(period) if period else 360.0 if degrees and most <= 360 else 0.0
+    except ValueError:
+        length = 0.0
+    if not 0 < length < np.inf:
+        typed = f"--kind {shlex.quote(name)}=circular"
+        raise ValueError(
+            f"{typed}{f':{period}' if period else ''}: the column has values from {least:g} to "
+            f"{most:g}; say after how many they repeat, as in {typed}:360"
+        )
+    turns = 2 * np.pi * values / length
+    table = pd.DataFrame({f"{name} (cos)": np.cos(turns), f"{name} (sin)": np.sin(turns)})
+    return table, f"circular with period {length:g}"
+
+
+def _from_times(column: pd.Series, name: str) -> tuple[pd.DataFrame, str]:
+    """Return dates as days or seconds since the first, durations as seconds."""
+    if pd.api.types.is_timedelta64_dtype(column.dtype):
+        return column.dt.total_seconds().to_frame(name), "duration in seconds"
+    moments, ambiguous = _dates(column)
+    since = (moments - moments.min()).dt.total_seconds()
+    in_days = (since.dropna() % 86_400 == 0).all() or since.max() > 2 * 86_400
+    kind = f"date in {'days' if in_days else 'seconds'} since the first"
+    if ambiguous:
+        kind += ", the month read before the day, which is a guess"
+    unread = int(since.isna().sum()) - (len(column) - len(present(column)))
+    if unread:
+        kind += f", {unread:,} cells that are not dates left out"
+    return (since / 86_400 if in_days else since).to_frame(name), kind
+
+
+def _dates(column: pd.Series) -> tuple[pd.Series, bool]:
+    """Return every cell as a moment, and whether day and month could also be swapped."""
+    if pd.api.types.is_datetime64_any_dtype(column.dtype):
+        return column, False
+    texts = present(column).astype(str)
+    parts = texts.str.extract(r"^(\d{1,2})[-/.](\d{1,2})[-/.]\d{2,4}").dropna().astype(int)
+    day_first = bool((parts[0] > 12).any())
+    ambiguous = len(parts) > 0 and not day_first and not (parts[1] > 12).any()
+    how = {"errors": "coerce", "dayfirst": day_first, "utc": True}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pandas warns when it parses cell by cell
+        moments = pd.to_datetime(texts, **how)
+        if moments.isna().any():  # not all cells have the format of the first
+            moments = pd.to_datetime(texts, format="mixed", **how)
+    return moments.reindex(column.index), ambiguous
+
+
+def _from_words(column: pd.Series, name: str, kind: str) -> tuple[pd.DataFrame, str]:
+    cells = present(column).astype(str)
+    codes, words = pd.factorize(cells, sort=True)
+    if kind == "ordinal":
+        numbers = pd.Series(codes, cells.index, dtype=np.float64).reindex(column.index)
+        shown = ", ".join(f"{word} = {code}" for code, word in enumerate(words[:4]))
+        return numbers.to_frame(name), f"ordinal, {shown}{' ...' if len(words) > 4 else ''}"
+    if len(words) > MOST_WORDS:
+        raise ValueError(
+            f"column {name!r} holds {len(words):,} different words (for example "
+            f"{words[0]!r}), too many for a category (at most {MOST_WORDS}); leave it out, merge "
+            f"rare values, or number them by the alphabet, --kind {shlex.quote(name)}=ordinal"
+        )
+    table = pd.get_dummies(cells, prefix=name, prefix_sep="=", dtype=np.float64)
+    return table.reindex(column.index), f"category of {len(words)} values"
