@@ -24,6 +24,7 @@ __all__ = [
     "check_replaceable",
     "is_locked",
     "lock",
+    "memory_of_machine",
     "naming_file",
     "open_plain",
     "put_back",
@@ -46,6 +47,14 @@ def open_plain(path: str | os.PathLike[str]) -> BufferedReader:
         file.close()
         raise OSError(errno.EINVAL, "not a plain file; name another, or remove it", str(path))
     return file
+
+
+def memory_of_machine() -> float:
+    """The bytes of memory of this machine; infinite where the system does not say."""
+    known = hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names
+    if not known:
+        return float("inf")
+    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
 def shapes_of(tables: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:

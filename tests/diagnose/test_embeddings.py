@@ -267,3 +267,15 @@ def test_what_is_not_an_archive_is_one_clear_error(tmp_path):
         path.write_bytes(content if isinstance(content, bytes) else content.getvalue())
         with pytest.raises(OSError, match=r"without running code.*numpy\.savez"):
             read_embeddings(path)
+
+
+def test_an_archive_larger_than_the_memory_is_refused_unread(tmp_path, monkeypatch):
+    path = tmp_path / "embeddings.npz"
+    np.savez_compressed(path, **GOOD, other=np.zeros(10_000))
+    whole = 2 * (128 + 64)  # z1 and z2, with their headers
+    monkeypatch.setattr(embeddings, "memory_of_machine", lambda: whole)
+    assert set(read_embeddings(path)) == {"z1", "z2"}
+    monkeypatch.setattr(embeddings, "memory_of_machine", lambda: whole - 1)
+    monkeypatch.setattr(np.lib.format, "read_array", None)
+    with pytest.raises(OSError, match=r"embeddings\.npz does not fit into memory.*fewer rows"):
+        read_embeddings(path)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from flatnce.core.diagnostics.verdict import verdicts_on
 from flatnce.core.pairs import Pairs, two_tower, two_view
 from flatnce.diagnose.findings import Diagnosis, Finding, finding, in_order, not_known
 from flatnce.diagnose.rules import findings_on
-from flatnce.files import open_plain
+from flatnce.files import memory_of_machine, open_plain
 from flatnce.messages import check_choice
 
 LAYOUTS: dict[str, Any] = {"two_view": two_view, "two_tower": two_tower}
@@ -169,11 +170,17 @@ def read_embeddings(path: str | Path) -> dict[str, Any]:
     try:
         # Opened here: numpy leaves the handle of an unreadable file open.
         with open_plain(place) as file:
-            archive = np.load(file, allow_pickle=False)
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise ValueError("it holds a single array")
+            archive = np.lib.npyio.NpzFile(file, allow_pickle=False)  # type: ignore[call-arg]
             there = ", ".join(sorted(archive.files)) or "nothing"
-            arrays = {name: archive[name] for name in names if name in archive.files}
+            wanted = [name for name in names if name in archive.files]
+            # No more is read of a member than its header says, of a compressed one either.
+            sizes = {one.filename: one.file_size for one in ZipFile(file).infolist()}
+            size = sum(sizes[f"{name}.npy"] for name in wanted)
+            if size > (most := memory_of_machine()):
+                raise MemoryError(f"{size / 1e9:,.0f} GB into {most / 1e9:,.0f} GB")
+            arrays = {name: archive[name] for name in wanted}
+    except MemoryError as error:
+        raise OSError(f"{place} does not fit into memory ({error}); save fewer rows") from error
     except Exception as error:  # damaged or encrypted files can raise anything
         raise OSError(
             f"{place} is not a NumPy archive that can be read without running code from it "

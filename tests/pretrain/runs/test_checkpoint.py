@@ -192,8 +192,21 @@ def test_a_file_cut_short_or_changed_is_named(tmp_path, name, damage):
 @every_file
 def test_a_file_of_terabytes_is_refused_unread(tmp_path, name):
     path = save(tmp_path, 1) / name
-    os.truncate(path, 3 << 40)  # takes no place on the disk
+    os.truncate(path, 3 << 30)  # takes no place on the disk
     with pytest.raises(DamagedCheckpoint, match=rf"{name} (was cut short or changed|is damaged)"):
+        checkpoint.load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "state.pt"])
+def test_a_file_larger_than_the_memory_is_refused_also_with_its_manifest(
+    tmp_path, monkeypatch, name
+):
+    folder = save(tmp_path, 1)
+    monkeypatch.setattr(checkpoint, "memory_of_machine", lambda: 16e9)
+    os.truncate(folder / name, 3 << 40)
+    files = json.loads((folder / "manifest.json").read_text())["files"]
+    rewrite_manifest(folder, files=files | {name: {"bytes": 3 << 40, "sha256": "0" * 64}})
+    with pytest.raises(DamagedCheckpoint, match=rf"{name} has 3,299 GB, more than the memory"):
         checkpoint.load(tmp_path)
 
 

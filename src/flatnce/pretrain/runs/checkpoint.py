@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from flatnce import __version__
 from flatnce.extras import require_extra
-from flatnce.files import lock, open_plain, read_json
+from flatnce.files import lock, memory_of_machine, open_plain, read_json
 from flatnce.pretrain.runs.log import SHAPES
 
 FORMAT_VERSION = 1  # increased when an older reader would misread the new layout
@@ -107,8 +107,12 @@ def _read(folder: Path, step: int) -> Checkpoint:
         for name in (WEIGHTS, STATE):
             expected = manifest["files"].get(name, {})
             with open_plain(folder / name) as file:
-                is_whole = os.fstat(file.fileno()).st_size == expected.get("bytes")
-                contents[name] = file.read() if is_whole else b""  # another may be huge
+                size = os.fstat(file.fileno()).st_size
+                if size > (most := memory_of_machine()):
+                    said = f"has {size / 1e9:,.0f} GB, more than the memory ({most / 1e9:,.0f} GB)"
+                    raise DamagedCheckpoint(f"{folder / name} {said}")
+                # One of another size than the manifest says may be huge.
+                contents[name] = file.read() if size == expected.get("bytes") else b""
             if hashlib.sha256(contents[name]).hexdigest() != expected.get("sha256"):
                 raise DamagedCheckpoint(f"{folder / name} was cut short or changed")
     except FileNotFoundError as error:
