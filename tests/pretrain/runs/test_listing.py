@@ -268,3 +268,31 @@ def test_means_over_seeds_count_finished_runs_that_differ_in_nothing_else(tmp_pa
     assert found["mean"]["linear"] == pytest.approx(0.75)
     assert found["sd"]["linear"] == pytest.approx(0.1 / 2**0.5)
     assert found["mean"]["knn"] == pytest.approx(0.95) and found["sd"]["gain"] == 0
+
+
+@pytest.mark.parametrize("moved", range(6))
+def test_a_run_that_was_being_set_aside_is_listed_and_put_back(tmp_path, monkeypatch, moved):
+    monkeypatch.setenv("FLATNCE_RUNS", str(tmp_path))
+    place = tmp_path / "run"
+    write_run(place)
+    whole = {path.name: path.read_bytes() for path in place.iterdir()}
+    assert len(whole) == 4  # and a fifth rename gives them the name .earlier
+    rename, left = os.rename, [moved]
+
+    def killed(*names):
+        left[0] -= 1
+        if left[0] < 0:
+            raise SystemError("killed")
+        rename(*names)
+
+    with monkeypatch.context() as at:
+        at.setattr(os, "rename", killed)
+        at.setattr(log, "environment", killed)  # after the config of the new run is written
+        with pytest.raises(SystemError):
+            RunLog(place, kind="train", config={}, replace=True)
+    assert run_names() == ["run"]
+    if not (place / "config.json").is_file():
+        with lock(lock_beside(place)), pytest.raises(ValueError, match="is being replaced by an"):
+            find_run("run")
+    assert (find_run("run"), named_runs(["r*"])) == (place, [place])
+    assert {path.name: path.read_bytes() for path in place.iterdir()} == whole

@@ -19,6 +19,7 @@ from flatnce.pretrain.runs.log import (
     ENVIRONMENT,
     FILES,
     METRICS,
+    MOVING,
     TRAINING,
     read_header,
     refuse_others,
@@ -43,6 +44,8 @@ __all__ = [
 
 VARIABLE = "FLATNCE_RUNS"
 SWEEP = "sweep.json"  # marks the folder of a sweep
+# The config of a run; of one that is set aside while another replaces it.
+CONFIGS = (CONFIG, f"{EARLIER}/{CONFIG}", f"{MOVING}/{CONFIG}")
 MOST_NAMED = 8  # names in a message
 
 
@@ -75,7 +78,7 @@ def run_names(folder: Path | None = None, depth: int = 2) -> list[str]:
         for entry in at:
             if entry.name.startswith(".") or not entry.is_dir():
                 continue
-            if os.path.isfile(os.path.join(entry.path, CONFIG)):
+            if any(os.path.isfile(os.path.join(entry.path, one)) for one in CONFIGS):
                 found.append(entry.name)
             elif depth > 1:
                 inside = run_names(Path(entry.path), depth - 1)
@@ -86,11 +89,10 @@ def run_names(folder: Path | None = None, depth: int = 2) -> list[str]:
 def find_run(name: str | Path) -> Path:
     """The directory of a run, given as a name in the folder of runs or as a path."""
     place = _named(name)
-    if place is not None and (place / EARLIER).exists():
-        with suppress(ValueError, OSError), run_lock(place):  # its replacement was killed
-            return place
-    if place is not None and (place / CONFIG).is_file():
+    if place is not None and (_restored(place) / CONFIG).is_file():
         return place
+    if place is not None and not (place / SWEEP).is_file():
+        raise ValueError(f"RUN={str(name)!r} is being replaced by another process; wait for it")
     if place is not None:
         inside = run_names(place, 1)
         one = f", for example {name}/{inside[0]}" if inside else "; none has started"
@@ -128,7 +130,7 @@ def named_runs(names: Sequence[str]) -> list[Path]:
             matching = [sweep / one for one in run_names(sweep, 1)]
         elif is_several(name):
             matching = [runs_folder() / one for one in run_names() if fnmatchcase(one, name)]
-        found += matching or [find_run(name)]
+        found += map(_restored, matching) if matching else [find_run(name)]
     return list(dict.fromkeys(found))
 
 
@@ -146,8 +148,16 @@ def sweep_named(name: str | Path) -> Path | None:
 def _named(name: str | Path) -> Path | None:
     """A run or a sweep in the folder of runs, or else at a path; ``./name`` is always a path."""
     places = [Path(name)] if str(name).startswith(".") else [runs_folder() / name, Path(name)]
-    kept = (place for place in places for file in (CONFIG, SWEEP) if (place / file).is_file())
+    kept = (place for place in places for file in (*CONFIGS, SWEEP) if (place / file).is_file())
     return next(kept, None)
+
+
+def _restored(place: Path) -> Path:
+    """The directory of a run, which is put back if the process that replaced it was killed."""
+    if any((place / aside).is_dir() for aside in (EARLIER, MOVING)):
+        with suppress(ValueError, OSError), run_lock(place):
+            pass
+    return place
 
 
 def _known(there: Sequence[str]) -> str:

@@ -37,6 +37,7 @@ __all__ = [
     "FILES",
     "FORMAT_VERSION",
     "METRICS",
+    "MOVING",
     "RESULTS",
     "SHAPES",
     "START",
