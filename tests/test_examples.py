@@ -54,7 +54,9 @@ def test_own_data_is_learned_from(name, tmp_path, capsys):
     assert "epoch 2.0/2" in shown and "samples/s" in shown and "{" not in shown
     assert all(any(line.startswith(each) for line in shown.splitlines()) for each in found)
     if name == "own_pairs":
-        assert 1.5 < found["mi"]["pool_mi"] < 4.5
+        assert 1.5 < found["mi"]["pool_mi"] < 4.5 and "image" not in shown
+        page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+        assert "held-out training samples" in page and "training images" not in page
 
 
 def test_the_page_about_own_data_runs(tmp_path, monkeypatch, capsys):

@@ -57,7 +57,7 @@ def test_the_table_fits_eighty_columns_and_states_the_pairs(tmp_path, capsys):
     assert main(["compare", "two/*"]) == 0
     said = capsys.readouterr().out
     assert max(map(len, said.splitlines())) <= 80
-    assert "linear on digits, test images" in said and "too few" in said
+    assert "linear on digits, test set" in said and "too few" in said
     assert "kNN at the last watch" in said and "..." not in said
     (row,) = [line for line in said.splitlines() if line.startswith("all runs")]
     assert row.split()[2] == "2" and " to " not in row

@@ -35,7 +35,7 @@ def test_the_table_has_a_row_for_each_result_and_they_are_kept(first, capsys):
     said = capsys.readouterr().out
     rows = [line.split("  ")[0] for line in said.splitlines()]
     assert {"knn, k = 200", "knn, k = 20", "linear"} <= set(rows)
-    assert "On test images at step 22" in said and " to " in said
+    assert "On the test set at step 22" in said and " to " in said
     kept = read_run(first).results["evaluations"]
     assert [one["protocol"]["name"] for one in kept] == ["knn, k = 200", "knn, k = 20", "linear"]
     assert all(one["step"] == 22 for one in kept)
@@ -110,7 +110,7 @@ def test_a_run_is_evaluated_on_its_own_folder_though_it_has_no_test_part(run_on_
     test = found[0]["protocol"]["test"]
     assert found[0]["test_images"] == 5 and test["images"] == 5
     assert (test["split"], test["fraction"], test["seed"]) == ("held out of train", 0.2, 0)
-    assert "pretrained on these images" in test["note"] and test["drawn"]["count"] == 5
+    assert "pretrained on these samples" in test["note"] and test["drawn"]["count"] == 5
     assert found[0]["protocol"]["train"]["images"] == 20
     assert found[-1]["protocol"]["pool"]["split"] == "held out of train"
     tuned = next(one["protocol"] for one in found if one["name"] == "finetune")
@@ -126,7 +126,7 @@ def test_held_out_images_of_the_training_folder_are_not_called_test_images(
         monkeypatch.chdir(folder)
         assert run([str(tmp_path / "runs" / "photos"), "--protocol", "knn", "mi"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "On held-out training images at step" in said and "On test images" not in said
+    assert "On held-out training samples at step" in said and "On the test set" not in said
     assert "has no test part" in said and "pretrained on them too" in said
     assert "200" not in said and "10,000" not in said  # k and the pool were smaller
     page = (tmp_path / "runs" / "photos" / "report.html").read_text(encoding="utf-8")

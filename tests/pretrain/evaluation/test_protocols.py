@@ -102,7 +102,7 @@ def test_mutual_information_is_of_test_images_and_calibrated_on_others(results):
 
 def test_a_neighbourhood_larger_than_the_set_is_all_of_it_and_says_so(cifar10):
     (found,) = run("knn", "cifar10", trained(channels=3, size=32), root=cifar10)
-    assert found["protocol"]["name"] == "knn, k = 15 (all training images)"
+    assert found["protocol"]["name"] == "knn, k = 15 (all training samples)"
     assert found["protocol"]["neighbours_asked"] == 20
 
 

@@ -149,8 +149,8 @@ def test_numbers_are_in_order_and_compared_with_the_smallest_or_with_what_is_ask
 
 def test_the_page_begins_with_a_forest_plot_of_the_linear_probe(tmp_path):
     made = compare_runs(crossed(tmp_path)).page()
-    assert made.sections[0].heading == "linear on digits, test images (%)"
-    assert made.lead.startswith("linear on digits, test images (%): FlatNCE − InfoNCE, batch size")
+    assert made.sections[0].heading == "linear on digits, test set (%)"
+    assert made.lead.startswith("linear on digits, test set (%): FlatNCE − InfoNCE, batch size")
     forest = charts_of(made)[0]
     assert forest.name == "chart-forest-FlatNCE-InfoNCE"
     assert forest.data[0].y == pytest.approx([0.101, 0.1515]) and forest.data[0].spread[0] > 0

@@ -78,7 +78,7 @@ def test_without_pictures_the_page_has_words(tmp_path):
 
 def test_the_page_shows_it(run):
     html = run_page(run).read_text(encoding="utf-8")
-    assert "The checkpoint of step 30, seen through 60 test images of digits" in html
+    assert "The checkpoint of step 30, seen through 60 test samples of digits" in html
     assert html.count("<img ") == 6 * (1 + 5)
     for name in ("similarities", "embedding"):
         assert f'aria-labelledby="chart-{name}-title' in html
@@ -139,7 +139,7 @@ def test_images_without_labels_are_looked_at_without_classes(tmp_path):
     assert (found["part"], found["images"], found["classes"]) == ("training", 12, [])
     assert found["nearest_same"] is None and found["neighbours"][0]["label"] is None
     html = made_runs.html_without_charts(page_of_run(place))
-    assert "12 training images of" in html
+    assert "12 training samples of" in html
     assert html.count("<img ") == 6 * (1 + 5) and "≠ " not in html.replace("≠ marks", "")
 
 

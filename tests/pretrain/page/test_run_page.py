@@ -146,7 +146,7 @@ def test_a_share_is_drawn_from_zero(tmp_path, name):
 @pytest.mark.parametrize(
     "start, cells",
     [
-        ("kNN at the last watch (held-out training images, not a result)", ["90.00 %"]),
+        ("kNN at the last watch (held-out training samples, not a result)", ["90.00 %"]),
         ("MI", [f"{train_line(400)['mi']:.3f} of {CEILING:.3f} nats"]),
         ("Large-pool MI, best", [f"6.000 of {POOL_CEILING:.3f} nats"]),
         ("Time", ["2 min 1 s"]),

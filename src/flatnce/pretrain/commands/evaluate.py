@@ -20,7 +20,7 @@ __all__ = ["results_table"]
 
 @dataclass(frozen=True)
 class EvaluateOptions:
-    """Evaluate a run's encoder on test images; the results are added to its results.json."""
+    """Evaluate a run's encoder on the test set; the results are added to its results.json."""
 
     run: RunName  # A run's name or directory.
     # One protocol or several.
@@ -85,9 +85,9 @@ def results_table(results: Sequence[Mapping[str, Any]]) -> None:
     said = "top-1 accuracy in per cent unless it says otherwise, with 95 % intervals."
     measured_on, note = tested_on(results)
     print(wrapped(f"{measured_on}{after}: {said}"))
-    header = ("protocol", "data", "score", "interval", "top-5", "images", "seconds")
+    header = ("protocol", "data", "score", "interval", "top-5", "samples", "seconds")
     columns = dict(zip(header, zip(*map(result_row, results), strict=True), strict=True))
-    say("\n".join(column_lines(columns, ("seconds", "images", "top-5", "data"))[0]))
+    say("\n".join(column_lines(columns, ("seconds", "samples", "top-5", "data"))[0]))
     if note:
         print(wrapped(note))
 

@@ -21,7 +21,7 @@ class ReportOptions:
     runs: RunNames  # Names in runs/, or paths; a sweep stands for all its runs.
     # Do not inspect the encoder (similarities, 2-D picture, nearest neighbours).
     no_portrait: bool = False
-    images: int = 1000  # Images of the test set to inspect it by.
+    images: int = 1000  # Samples of the test set to inspect it by.
     no_pictures: bool = False  # Show the labels of neighbours without small pictures.
     step: int | None = None  # Which checkpoint to inspect; the newest by default.
     device: str = "auto"  # auto, cpu, cuda or cuda:1.

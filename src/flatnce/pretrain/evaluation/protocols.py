@@ -111,7 +111,7 @@ class Bench:
         if data not in self._held:
             return {"split": _split_of(data, part), **images}
         if part == "train":
-            return {"split": "train, without the images held out as a test part", **images}
+            return {"split": "train, without the samples held out as a test part", **images}
         found = {
             "split": "held out of train",
             "fraction": SHARE,
@@ -120,7 +120,7 @@ class Bench:
             "drawn": drawn(self._held[data]),
         }
         if self.is_trained_on(data):
-            found["note"] = "the encoder was pretrained on these images too, without their labels"
+            found["note"] = "the encoder was pretrained on these samples too, without their labels"
         return {**found, **images}
 
     def is_trained_on(self, data: str) -> bool:
@@ -160,7 +160,7 @@ class Bench:
         parts = [self.load(data, part) for part in ("train", "test")]
         if name != "mi" and any(int(images.labels.min()) < 0 for images in parts):
             return (
-                f"protocol={name!r} needs labels, and some images of {data} have none; take mi, "
+                f"protocol={name!r} needs labels, and some samples of {data} have none; take mi, "
                 "or a labelled set (--data)"
             )
         if name in FINETUNED and self.is_ready(parts[0]):
@@ -258,7 +258,7 @@ def knn(bench: Bench, data: str) -> Iterator[Result]:
     votes = knn_scores(train, test.features, tuple(wanted))
     for k, asked in wanted.items():
         protocol = {
-            "name": f"knn, k = {k}" + ("" if k == asked else " (all training images)"),
+            "name": f"knn, k = {k}" + ("" if k == asked else " (all training samples)"),
             "neighbours": k,
             "neighbours_asked": asked,
             "temperature": TEMPERATURE,

@@ -262,7 +262,7 @@ def _numbers_of(run: Run) -> dict[Measure, float]:
     for one in results.get("evaluations") or []:
         if one.get("step") in (None, results.get("step")):
             name = protocol_name(one).replace("knn", "kNN", 1)
-            measure = Measure(f"{name} on {one.get('data', '')}, test images", "share")
+            measure = Measure(f"{name} on {one.get('data', '')}, test set", "share")
             found.setdefault(measure, one.get("top1", one.get("map")))
     last = {one.get("kind"): dict(one) for one in run.metrics}
     if (train := last.get("train", {})).get("ess") == train.get("ess_paper"):
@@ -290,7 +290,7 @@ def _of_factor(
             levels = table.setdefault((measure, () if pool else rest), {})
             levels.setdefault(level, {})[settings.get("seed"), rest] = value
     order = list(dict.fromkeys(measure for measure, _ in table))
-    order.sort(key=lambda measure: not measure.label.endswith("test images"))
+    order.sort(key=lambda measure: not measure.label.endswith("test set"))
     for measure, place in sorted(table, key=lambda key: (order.index(key[0]), _size(key[1]))):
         levels = dict(sorted(table[measure, place].items(), key=lambda one: _size(one[0])))
         first = _reference(levels, against)

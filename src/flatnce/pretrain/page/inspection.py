@@ -254,7 +254,7 @@ def _histogram(inspection: Inspection) -> Figure:
 
 def _embedding(inspection: Inspection) -> Figure:
     found, classes = inspection["projection"], inspection["classes"]
-    names = ["images"] * len(found["x"])
+    names = ["samples"] * len(found["x"])
     if found["labels"] is not None:
         names = [classes[label] for label in found["labels"]]
     # Colour and marker together can distinguish twelve kinds.
@@ -263,7 +263,7 @@ def _embedding(inspection: Inspection) -> Figure:
     method, shares = found["method"], enumerate(found["shares"], start=1)
     axes = [f"{method} {n} ({100 * share:.0f} % of the variance)" for n, share in shares]
     clouds: list[Line] = []
-    for name in (one for one in [*classes, "images", "other classes"] if one in names):
+    for name in (one for one in [*classes, "samples", "other classes"] if one in names):
         mine = [number for number, other in enumerate(names) if other == name]
         across, up = ([found[axis][n] for n in mine] for axis in ("x", "y"))
         short = name if len(name) <= 18 else f"{name[:17]}…"  # what fits beside a chart
@@ -296,8 +296,8 @@ def _gallery(queries: Sequence[Mapping[str, Any]]) -> Gallery:
             text = f"{'≠ ' if other else ''}{near['label'] or ''} {near['similarity']:.2f}"
             shown.append(_picture(near, text.strip(), other))
         rows.append(shown)
-    header = ["image", *(f"nearest {n + 1}" for n in range(len(rows[0]) - 1))]
-    caption = "A few images and their nearest neighbours with their cosines; ≠ marks another class"
+    header = ["sample", *(f"nearest {n + 1}" for n in range(len(rows[0]) - 1))]
+    caption = "A few samples and their nearest neighbours with cosines; ≠ marks another class"
     return Gallery(caption, header, rows)
 
 

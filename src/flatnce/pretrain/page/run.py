@@ -115,7 +115,7 @@ def page_of_run(directory: str | Path) -> Page:
     first = [figures.pop(name) for name in (shown["chart"], "knn") if name in figures]
     encoder, neighbours = inspection_sections(inspection, run.directory.name)
     evaluations = (run.results or {}).get("evaluations") or []
-    header = ["Protocol", "Data", "Step", "Score", "95 % interval", "Top-5", "Images"]
+    header = ["Protocol", "Data", "Step", "Score", "95 % interval", "Top-5", "Samples"]
     measured_on, note = tested_on(evaluations)
     scores = Table(measured_on, header, [evaluation_row(one) for one in evaluations])
     said = TEXT["held_out"].format(note) if note else TEXT["evaluations"]
@@ -209,7 +209,7 @@ def _about(run: Run, settings: Mapping[str, Any]) -> str:
     named["objective"] = OBJECTIVES.get(named["objective"], named["objective"])
     what = TEXT["about"].format(**named)
     if train.get("negatives"):
-        what += f", with {train['negatives']:,.0f} negatives per image"
+        what += f", with {train['negatives']:,.0f} negatives per sample"
     epochs = settings.get("epochs", "?")
     return f"{what}, for {epochs} {'epoch' if epochs == 1 else 'epochs'}."
 
@@ -257,7 +257,7 @@ def _key_numbers(run: Run) -> Table:
     knn = watch.get("knn")
     rows = [
         (
-            "kNN at the last watch (held-out training images, not a result)",
+            "kNN at the last watch (held-out training samples, not a result)",
             "" if knn is None else f"{100 * knn:.2f} %",
         )
     ]

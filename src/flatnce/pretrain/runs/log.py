@@ -429,11 +429,11 @@ def tested_on(results: Iterable[Mapping[str, Any]]) -> tuple[str, str]:
     tests = [(one.get("data"), one.get("test") or one.get("pool") or {}) for one in protocols]
     seen = list(dict.fromkeys(Path(str(data)).name for data, part in tests if "note" in part))
     if not seen:
-        return "On test images", ""
+        return "On the test set", ""
     some = any("note" not in part for _, part in tests)
-    note = f"{', '.join(seen)} has no test part. These images were held out of it, and "
+    note = f"{', '.join(seen)} has no test part. These samples were held out of it, and "
     note += "the encoder was pretrained on them too, without their labels."
-    return f"On {'test and ' if some else ''}held-out training images", note
+    return f"On {'the test set and ' if some else ''}held-out training samples", note
 
 
 @dataclass(frozen=True)
