@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
@@ -127,7 +128,8 @@ def evaluate_and_report(outcome: "Outcome", protocols: Sequence[str] | None, as_
 
 def renamed_in(arguments: Sequence[str]) -> dict[str, str]:
     """Arguments in messages whose options have other names; the data set is typed without one."""
-    return {**RENAMED, "name": "data" if option_value("--data", arguments) else ""}
+    typed = {argument.partition("=")[0] for argument in arguments}
+    return {**RENAMED, "name": "data" if "--data" in typed else ""}
 
 
 def split_data(arguments: list[str], command: str) -> tuple[str, list[str]]:
@@ -154,12 +156,7 @@ def print_help(arguments: list[str], command: str, kind: Callable[..., object]) 
 
 def option_value(flag: str, arguments: Sequence[str]) -> str | None:
     """The value of an option, read before the parser runs, whose defaults depend on it."""
-    for place, argument in enumerate(arguments):
-        if argument == flag and place + 1 < len(arguments):
-            return arguments[place + 1]
-        if argument.startswith(f"{flag}="):
-            return argument.partition("=")[2]
-    return None
+    return next((value for argument, value in pairwise(arguments) if argument == flag), None)
 
 
 def _dry_run(options: TrainOptions) -> int:

@@ -35,6 +35,7 @@ __all__ = [
     "lock_beside",
     "new_folder",
     "named_runs",
+    "place_of",
     "run_lock",
     "run_name",
     "run_names",
@@ -88,7 +89,7 @@ def run_names(folder: Path | None = None, depth: int = 2) -> list[str]:
 
 def find_run(name: str | Path) -> Path:
     """The directory of a run, given as a name in the folder of runs or as a path."""
-    place = _named(name)
+    place = place_of(name)
     if place is not None and (_restored(place) / CONFIG).is_file():
         return place
     if place is not None and not (place / SWEEP).is_file():
@@ -141,11 +142,11 @@ def is_several(name: str) -> bool:
 
 def sweep_named(name: str | Path) -> Path | None:
     """The directory of a sweep, given by name or as a path; None if it is not a sweep."""
-    place = _named(name)
+    place = place_of(name)
     return place if place is not None and (place / SWEEP).is_file() else None
 
 
-def _named(name: str | Path) -> Path | None:
+def place_of(name: str | Path) -> Path | None:
     """A run or a sweep in the folder of runs, or else at a path; ``./name`` is always a path."""
     places = [Path(name)] if str(name).startswith(".") else [runs_folder() / name, Path(name)]
     kept = (place for place in places for file in (*CONFIGS, SWEEP) if (place / file).is_file())

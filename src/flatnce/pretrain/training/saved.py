@@ -12,7 +12,7 @@ import torch
 
 from flatnce.environment import plain
 from flatnce.own_code import ARGUMENTS, OBJECT, Named, OwnObjects
-from flatnce.pretrain.data import CATALOG, is_path
+from flatnce.pretrain.data import is_path
 from flatnce.pretrain.models import Encoder
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.folder import run_name
@@ -67,9 +67,6 @@ def run_status(given: str | Path | Run) -> RunStatus:
     steps = failed.get("of_steps")
     if steps is None and line is not None:
         steps = round(line["step"] / line["epoch"] * config.run.epochs)
-    elif steps is None and config.data.data in CATALOG:
-        images = CATALOG[config.data.data].splits.get(config.data.split, 0)
-        steps = images // config.run.batch_size * config.run.epochs or None
     return RunStatus(False, step, steps, failed.get("message", ""), failed.get("diverged", False))
 
 
