@@ -2,7 +2,9 @@
 
 import json
 import shutil
+import time
 from pathlib import Path
+from threading import Lock
 from unittest.mock import Mock
 
 import numpy as np
@@ -13,7 +15,7 @@ from PIL import Image
 import flatnce
 from export_subjects import export_of, make_trained, write_run
 from flatnce.cli import main
-from flatnce.pretrain import load_encoder, preset
+from flatnce.pretrain import embedding, load_encoder, preset
 from flatnce.pretrain.data import FolderSet, ImageSet
 from flatnce.pretrain.evaluation import extract
 from flatnce.pretrain.training import loop, named
@@ -81,6 +83,38 @@ def test_arrays_and_tensors_are_what_evaluation_extracts(encoder):
     expected = defined(grey)
     for given in (grey, grey[:, 0], grey[:, 0].numpy(), list(grey[:, 0].numpy())):
         assert torch.equal(encoder.embed(given), expected)
+
+
+def test_one_grey_image_of_the_size_of_training_needs_no_list(encoder):
+    grey = np.random.default_rng(0).integers(0, 256, encoder.shape[1:], np.uint8)
+    for given in (grey, torch.from_numpy(grey)):
+        assert torch.equal(encoder.embed(given), encoder.embed([grey]))
+
+
+def test_one_lazily_opened_image_may_stand_in_a_list_several_times(encoder, photos, monkeypatch):
+    monkeypatch.setattr(embedding, "available_cores", lambda: 8)
+    reading = Lock()
+
+    class Lazy(Image.Image):
+        """Fails whenever a thread uses it while another reads its file, as Pillow may."""
+
+        file = Image.open(photos[0])
+        is_read = False
+
+        def load(self):
+            assert reading.acquire(blocking=False), "two threads read one image"
+            time.sleep(0.02)
+            self.is_read = True
+            reading.release()
+
+        def convert(self, mode):
+            if not self.is_read:
+                self.load()
+            return self.file.convert(mode)
+
+    for image in (Image.open(photos[0]), Lazy()):
+        found = encoder.embed([image] * 8)
+        torch.testing.assert_close(found, defined(photos[:1]).expand(8, -1))
 
 
 def test_a_list_may_mix_kinds_and_sizes(encoder, photos):

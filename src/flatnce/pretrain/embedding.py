@@ -73,8 +73,8 @@ class Embedder:
                 (n, h, w, c), tensors (c, h, w) or (n, c, h, w), images of Pillow, or a list of
                 such images, of any sizes, in which arrays (h, w) are grey. Numbers are bytes, or
                 floats from 0 to 1, which are rounded to 256 levels. Three dimensions without 1 or
-                3 channels are grey images (n, h, w). Of your own data: a list or an array of
-                inputs.
+                3 channels are grey images (n, h, w); two are one grey image, if it has the size of
+                training. Of your own data: a list or an array of inputs.
             batch_size: Images per pass.
             normalize: Scale each row to length one.
             progress: Count the images on standard error.
@@ -83,7 +83,11 @@ class Embedder:
         items, parts = self._items(images), []
         with ThreadPoolExecutor(available_cores()) as pool, torch.no_grad():
             for start in range(0, len(items), batch_size):
-                some = list(pool.map(self._input, items[start : start + batch_size]))
+                batch = items[start : start + batch_size]
+                # Pillow reads a file on first use, which two threads must not do for one image.
+                pillow = {id(one): one for one in batch if hasattr(one, "convert")}
+                list(pool.map(lambda image: image.load(), pillow.values()))
+                some = list(pool.map(self._input, batch))
                 self._check_shapes([tuple(one.shape) for one in some])
                 made = self.network(torch.stack(some).to(self.device)).to("cpu", torch.float32)
                 parts.append(nn.functional.normalize(made) if normalize else made)
@@ -110,7 +114,9 @@ class Embedder:
             path = Path(images).expanduser()
             found = image_files(path) if path.is_dir() else [path]
         elif isinstance(images, np.ndarray | Tensor):
-            found = _array_images(images) if isinstance(self.prepare, CentreCrop) else images
+            if isinstance(self.prepare, CentreCrop):
+                one_grey = tuple(images.shape) == tuple(self.shape[1:])
+                found = _array_images(images[None] if one_grey else images)
             found = [np.asarray(one) if isinstance(found, np.ndarray) else one for one in found]
         elif hasattr(images, "convert"):  # an image of Pillow
             found = [images]
@@ -202,7 +208,8 @@ def _array_images(array: Any) -> UInt8[Tensor, "n c h w"]:
     if values.ndim != 4 or values.shape[1] not in (1, 3) or not values.numel():
         raise ValueError(
             f"images has shape {tuple(array.shape)}; pass arrays (h, w, c) or (n, h, w, c), "
-            "tensors (c, h, w) or (n, c, h, w), with 1 or 3 channels, or grey images (n, h, w)"
+            "tensors (c, h, w) or (n, c, h, w), with 1 or 3 channels, or grey images (n, h, w) or "
+            "[(h, w)]"
         )
     if values.dtype == torch.uint8:
         return values
