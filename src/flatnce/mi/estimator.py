@@ -559,8 +559,8 @@ def estimate_each(
 ) -> list[Estimate]:
     """Estimate several data sets with the same options, training their critics together.
 
-    Data set k is seeded with ``seed`` + k. If all data sets have as many rows, each estimate is
-    that of :func:`estimate` up to rounding; else the smallest data set determines the batch size.
+    If all data sets have as many rows, each estimate is that of :func:`estimate` with the same
+    seed, up to rounding; else the smallest data set determines the batch size.
 
     Arguments:
         pairs: Tables x and y of each data set.
@@ -572,8 +572,7 @@ def estimate_each(
         raise ValueError(f"groups labels {len(groups)} of {len(pairs)} data sets; label each")
     jobs: list[EstimationJob] = []
     for number, (x, y) in enumerate(pairs):
-        options = EstimationOptions(**choices)
-        options.seed += number
-        jobs.append(prepare(x, y, options, None if groups is None else groups[number]))
+        own = None if groups is None else groups[number]
+        jobs.append(prepare(x, y, EstimationOptions(**choices), own))
     train(jobs, progress)
     return [job.finish() for job in jobs]

@@ -145,6 +145,7 @@ def _meaning(estimate: Estimate, shown: Mapping[str, Any]) -> list[Paragraph]:
     if any(flag["name"] == "dependent" for flag in shown["flags"]):
         return [Paragraph("Nothing is certified: the flag below says why.", "Lower limit")]
     numbers = {name: _number(shown[name]) for name in ("estimate", "standard_error")}
+    numbers["critic"] = _number(max(shown["critic"] or 0.0, 0.0))
     values, texts = {**shown, **numbers}, TEXTS["classical"]
     if shown["lower"] is not None:
         texts, p = TEXTS["bound"], shown["p_value"]

@@ -184,7 +184,8 @@ class Estimate:
     def plain(self, unit: str = "nats") -> dict[str, Any]:
         """Return everything as plain data for JSON, in ``nats`` or ``bits``.
 
-        ``history`` and ``cleaning`` stay in nats.
+        ``estimate`` is the best estimate, where there is one, and ``critic`` what the critic
+        found, which may be below 0. ``history`` and ``cleaning`` stay in nats.
         """
         factor, meaning = unit_factor(unit), self.meaning
         for label in (meaning[name] for name in self.cleaning.labels if meaning):
@@ -196,8 +197,8 @@ class Estimate:
         return {
             "sentence": self.sentence(unit),
             "unit": unit,
-            "estimate": number(max(self.nats, 0.0)),
-            "estimate_unclipped": number(self.nats),
+            "estimate": number(max(self.nats, 0.0) if self.best is None else self.best.nats),
+            "critic": number(self.nats),
             **plain({name: value for name, value in vars(self).items() if name != "nats"}),
             **{name: number(vars(self)[name]) for name in ("standard_error", "lower", "ceiling")},
             "best": None if self.best is None else self.best.plain(factor),

@@ -291,7 +291,6 @@ def _each(
     pairs: Pairs,
     groups: Any = None,
     own_groups: list[Any] | None = None,
-    seed: int = 0,
     **choices: Any,
 ) -> dict[tuple[str, ...], Estimate]:
     """Estimate pairs, several at once; groups label the rows of all of them, or each its own."""
@@ -312,5 +311,5 @@ def _each(
         part = slice(start, start + PAIRS_AT_ONCE)
         tables = [pairs[name] for name in names[part]]
         own = None if labels is None else labels[part]
-        estimates += estimate_each(tables, groups=own, seed=seed + start, **choices)
+        estimates += estimate_each(tables, groups=own, **choices)
     return dict(zip(names, estimates, strict=True))
