@@ -63,6 +63,17 @@ def test_one_run_is_shown_whole(runs, capsys):
     assert found["bytes"] > 1000
 
 
+def test_a_run_that_failed_says_why(runs, capsys):
+    (runs / "first" / "results.json").unlink()
+    assert "failure" not in printed(capsys, "first")
+    line = {"kind": "failure", "step": 3, "epoch": 0.1, "seconds": 1.0, "message": "no more room"}
+    with open(runs / "first" / "metrics.jsonl", "a") as file:
+        file.write(json.dumps(line) + "\n")
+    state, failure = printed(capsys, "first").splitlines()[1:3]
+    assert "failed, " in state and failure.split() == ["failure", "no", "more", "room"]
+    assert json.loads(printed(capsys, "first", "--json"))["failure"] == "no more room"
+
+
 def test_settings_of_views_are_left_out_where_a_user_made_the_views(runs, capsys):
     config = json.loads((runs / "first" / "config.json").read_text())
     config["config"]["views"] = {"flip": 0.5}

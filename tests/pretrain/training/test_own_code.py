@@ -112,6 +112,11 @@ def test_a_config_carries_objects_and_writes_their_names():
         ({"backbone": "own_things:maps"}, r"returns a Tensor of shape \(2, 2, 4\) for 2 inputs"),
         ({"backbone": "own_things:network", "pretrained": True}, "pretrained=True: load the weig"),
         (
+            {"backbone": "resnet18"},
+            r"^backbone=resnet18 takes images; items of own_things:Rows have shape \(8,\): "
+            "give backbone=package.module:Name$",
+        ),
+        (
             {"data": "object:Rows"},
             r"data='object:Rows' is an object of the program.*resume\(run, d",
         ),
@@ -493,6 +498,11 @@ def test_the_commands_take_import_paths_in_the_working_directory(tmp_path, monke
     assert main(["evaluate", "mine", "--protocol", "knn"]) == 0
     assert main(["train", "my_things:Rowz"]) == 2
     assert "--data my_things:Rowz cannot be imported" in capsys.readouterr().err
+    for more in ((), ("--dry-run",)):
+        assert main(["train", "my_things:Rows", *typed.split()[2:4], "--name", "two", *more]) == 2
+        said = " ".join(capsys.readouterr().err.split())
+        assert said.endswith("have shape (8,): give --backbone package.module:Name")
+        assert not (tmp_path / "runs" / "two").exists()
     assert import_module("my_things")
 
 

@@ -136,6 +136,7 @@ def _show(directory: Path, as_json: bool) -> int:
     facts: dict[str, Any] = {
         "run": f"{name} ({directory}, {format_bytes(size)})",
         "state": "{state}, {epochs} epochs, {age} ago".format(**_cells(row)),
+        "failure": row["failure"],
         "verdict": results.get("verdict") or row["verdict"],
         **{
             one.name: f"{one.said}{one.interval and f' ({one.interval})'} on {one.data}"

@@ -76,6 +76,7 @@ def _read_summary(directory: Path) -> Summary:
         "epoch": settings.get("epochs") if done else trained.get("epoch", 0.0),
         "epochs": settings.get("epochs"),
         "state": "done" if done else _unfinished(directory, FAILURE in lines),
+        "failure": lines.get(FAILURE, {}).get("message"),
         "knn": watched.get("knn"),
         "linear": scores.get("linear"),
         "verdict": str(verdict).partition(" since ")[0],

@@ -145,6 +145,12 @@ def views_of(config: TrainConfig, size: int, source: AnySet | None = None) -> Vi
 def example_of(config: TrainConfig, shape: Sequence[int], source: AnySet | None = None) -> Tensor:
     """Two inputs of the encoder: blank views of images of a shape, or those of a user's data."""
     if isinstance(source, OwnSet) and source.stage == "views":
+        shape, network = tuple(source.example.shape[1:]), config.model.backbone
+        if len(shape) != 3 and not is_own(network):
+            raise ValueError(
+                f"backbone={network} takes images; items of {config.data.data} have shape "
+                f"{shape}: give backbone=package.module:Name"
+            )
         return source.example
     size = config.views.view_size or side_of(shape)
     return torch.zeros(2, shape[0], size, size)
