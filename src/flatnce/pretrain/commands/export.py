@@ -1,7 +1,7 @@
 """``flatnce export``: write a run's backbone for timm, plain torch or ONNX."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import tyro
 
@@ -22,7 +22,7 @@ class ExportOptions:
     run: RunName  # A run's name in runs/, or its folder.
     # timm (what timm.create_model and the Hugging Face hub read), torch (safetensors and a
     # plain config; also into torchvision's ResNets) or onnx.
-    to: Literal["timm", "torch", "onnx"]
+    to: Annotated[str, tyro.conf.arg(metavar="timm|torch|onnx")]
     # The folder to write; by default exports/RUN-FORM in the run's own.
     out: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
     # Which checkpoint; the newest by default.
