@@ -8,15 +8,12 @@ leaves out what the file already holds, so it may be stopped at any moment and c
 """
 
 import argparse
-import json
-import multiprocessing
 import zlib
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from score import interval
+from score import append_missing, interval, read
 
 Array = NDArray[np.float64]
 Draw = tuple[Array, Array, dict]  # x, y and what is said about the rows
@@ -74,6 +71,7 @@ KINDS: dict[str, Callable[[np.random.Generator], Draw]] = {
     "random walks": _series(1.0, 800),
     "persons": _grouped(False),
 }
+KEY = ("kind", "table")  # of a record
 LARGE = ("iid", "categories", "200 columns")  # of which more tables are asked for
 
 
@@ -96,37 +94,14 @@ def fit(piece: tuple[str, int]) -> dict:
     return {**record, "certified": certified, "p": p, "lower": found.lower}
 
 
-def read(paths: list[str]) -> dict[tuple[str, int], dict]:
-    """All whole records of some files; the last line of a killed run may be cut off."""
-    records = {}
-    for path in paths:
-        for line in Path(path).read_text().splitlines():
-            try:
-                record = json.loads(line)
-            except json.JSONDecodeError:
-                continue
-            records[record["kind"], record["table"]] = record
-    return records
-
-
 def run(args: argparse.Namespace) -> None:
-    out = Path(args.out)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    done = read([args.out]) if out.exists() else {}
     counts = {kind: 5 * args.tables if kind in LARGE else args.tables for kind in args.kinds}
     pieces = [(kind, number) for kind, count in counts.items() for number in range(count)]
-    waiting = [piece for piece in pieces if piece not in done]
-    print(f"{len(waiting)} of {len(pieces)} tables to do", flush=True)
-    context = multiprocessing.get_context("spawn")
-    with out.open("a") as file, context.Pool(args.processes) as pool:
-        file.write("\n" if out.stat().st_size else "")  # after a line that was cut off
-        for record in pool.imap_unordered(fit, waiting):
-            file.write(json.dumps(record) + "\n")
-            file.flush()
+    append_missing(args.out, pieces, KEY, fit, args.processes)
 
 
 def table(args: argparse.Namespace) -> None:
-    records = list(read(args.files).values())
+    records = list(read(args.files, KEY).values())
     print("| rows | tables | refused | not certified | p ≤ 0.05 | limit above 0 |")
     print(f"|{'---|' * 6}")
     for kind in KINDS:

@@ -25,7 +25,7 @@ COMMANDS = (
     f"mi penguins.csv --x {BODY} --y species",
     f"mi penguins.csv --x {BODY} --y species --independent --report penguins.html",
     f"mi penguins.csv --x {BODY},species,sex --pairwise --independent --report pairs.html",
-    "mi wine.csv --y target --independent --cv 5 --report wine.html",
+    "mi wine.csv --y target --cv 5 --report wine.html",
     "mi diabetes.csv --y target --report diabetes.html",
     "mi diabetes.csv --y target --rank --report diabetes-rank.html",
     "mi breast_cancer.csv --y target --report cancer.html",

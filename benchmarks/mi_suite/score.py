@@ -25,6 +25,7 @@ from methods import METHODS
 ALL_LAWS = LAWS | HELD_OUT
 FAMILIES = tuple(dict.fromkeys(law.family for law in ALL_LAWS.values()))
 ROWS = (200, 1000, 5000)
+KEY = ("law", "n", "seed", "method")  # of a record
 SEEDS_AT_ONCE = 5
 WITHIN = 1.1  # of the smallest error counts as the best
 SLACK = 0.002  # nats: a smaller difference of errors is a tie
@@ -53,8 +54,11 @@ def fit(piece):
     return {**record, **answer, "seconds": round(time.perf_counter() - began, 3)}
 
 
-def read(paths):
-    """All whole records of some files; the last line of a killed run may be cut off."""
+def read(paths, names=KEY):
+    """All whole records of some files, by the values of these names.
+
+    The last line of a run that was killed may be cut off.
+    """
     records = {}
     for path in paths:
         for line in Path(path).read_text().splitlines():
@@ -62,15 +66,28 @@ def read(paths):
                 record = json.loads(line)
             except json.JSONDecodeError:
                 continue
-            key = tuple(record[name] for name in ("law", "n", "seed", "method"))
-            records[key] = record
+            records[tuple(record[name] for name in names)] = record
     return records
 
 
-def run(args):
-    out = Path(args.out)
+def append_missing(out, pieces, names, fit, processes):
+    """Append one record for each piece that the file does not hold yet."""
+    out = Path(out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    done = read([out]) if out.exists() else {}
+    done = read([out], names) if out.exists() else {}
+    waiting = [piece for piece in pieces if piece not in done]
+    print(f"{len(waiting)} of {len(pieces)} fits to do", flush=True)
+    context = multiprocessing.get_context("spawn")
+    with out.open("a") as file, context.Pool(processes) as pool:
+        file.write("\n" if out.stat().st_size else "")  # after a line that was cut off
+        for number, record in enumerate(pool.imap_unordered(fit, waiting), 1):
+            file.write(json.dumps(record) + "\n")
+            file.flush()
+            if number % 50 == 0:
+                print(f"{number} of {len(waiting)}", flush=True)
+
+
+def run(args):
     seeds = range(args.first_seed, args.first_seed + args.seeds)
     pieces = [
         (law, n, seed, method)
@@ -81,16 +98,7 @@ def run(args):
         for law in args.laws or (HELD_OUT if args.held_out else LAWS)
         for method in args.methods
     ]
-    waiting = [piece for piece in pieces if piece not in done]
-    print(f"{len(waiting)} of {len(pieces)} fits to do", flush=True)
-    context = multiprocessing.get_context("spawn")
-    with out.open("a") as file, context.Pool(args.processes) as pool:
-        file.write("\n" if out.stat().st_size else "")  # after a line that was cut off
-        for number, record in enumerate(pool.imap_unordered(fit, waiting), 1):
-            file.write(json.dumps(record) + "\n")
-            file.flush()
-            if number % 50 == 0:
-                print(f"{number} of {len(waiting)}", flush=True)
+    append_missing(args.out, pieces, KEY, fit, args.processes)
 
 
 def answer_of(record):

@@ -35,8 +35,7 @@ class MiOptions:
     cv: Annotated[int, tyro.conf.arg(metavar="FOLDS")] = 1
     # What is done to columns first, fitted on the training part.
     transform: Literal["copula", "standard", "none"] = "copula"
-    # What columns hold, if not what they look like: site=category,wind=circular:360 ... May be
-    # given several times.
+    # What columns hold, if not what they look like: site=category,wind=circular:360 ...
     kind: tyro.conf.UseAppendAction[
         Annotated[tuple[str, ...], tyro.conf.arg(metavar="COLUMN=KIND")]
     ] = ()
