@@ -218,7 +218,8 @@ def _groups(cells: pd.Series, group: str | None) -> NDArray[np.int64]:
     """Number the values of a column."""
     if cells.isna().any():
         row = int(cells.index[cells.isna()][0]) + 1
-        raise ValueError(f"--group {group} has no value in row {row:,} of the data")
+        problem = f"--group {group} has no value in row {row:,} of the data"
+        raise ValueError(f"{problem}; fill it in, or delete the row")
     return pd.factorize(cells.astype(str), sort=True)[0].astype(np.int64)
 
 
