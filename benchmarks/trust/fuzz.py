@@ -1,6 +1,6 @@
 """Mutate valid files of every reader, and count what is not an error of ours.
 
-    python benchmarks/trust/fuzz.py --inputs 100000 --out benchmarks/trust/fuzz.json
+    python benchmarks/trust/fuzz.py --inputs 100000 --processes 2 --out benchmarks/trust/fuzz.json
 
 An input is made from its number alone, so that a failure is repeated with ``--only NUMBER``. A
 reader may return or raise a ValueError or an OSError; any other exception, a call of more than two
@@ -23,9 +23,11 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -450,26 +452,19 @@ class Fuzzer:
         return subject, path, failure
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--inputs", type=int, default=2000)
-    parser.add_argument("--start", type=int, default=0, help="number of the first input")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
-    parser.add_argument("--only", type=int, help="a single input")
-    parser.add_argument("--memory", type=int, default=2 << 30, help="bytes of address growth")
-    parser.add_argument("--subject", help="only subjects whose names begin so")
-    parser.add_argument("--out", type=Path, help="write the counts as JSON")
-    given = parser.parse_args()
-    subjects = tuple(one for one in SUBJECTS if one.name.startswith(given.subject or ""))
-    numbers = range(given.start, given.start + given.inputs)
-    if given.only is not None:
-        numbers = range(given.only, given.only + 1)
+Found = tuple[Counter[str], dict[str, list[int]], int]  # inputs, failures, bytes of growth
+
+
+def take_all(numbers: range, subjects: str, seconds: float) -> Found:
+    """Read the inputs of these numbers, in a process of its own."""
+    chosen = tuple(one for one in SUBJECTS if one.name.startswith(subjects))
+    counts, failures = Counter[str](), dict[str, list[int]]()
     with narrow_network(), tempfile.TemporaryDirectory() as folder:
-        fuzzer = Fuzzer(Path(folder), subjects)
+        fuzzer = Fuzzer(Path(folder), chosen)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        began, counts, failures = time.time(), Counter[str](), dict[str, list[int]]()
+        began = time.time()
         for number in numbers:
-            if time.time() - began > given.seconds:
+            if time.time() - began > seconds:
                 break
             subject, path, failure = fuzzer.take(number)
             counts[subject.name] += 1
@@ -479,9 +474,37 @@ def main() -> int:
                     print(f"{number}: {said}", flush=True)
                 failures.setdefault(said, []).append(number)
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+    return counts, failures, grown
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--inputs", type=int, default=2000)
+    parser.add_argument("--start", type=int, default=0, help="number of the first input")
+    parser.add_argument("--processes", type=int, default=1, help="that share the inputs")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
+    parser.add_argument("--only", type=int, help="a single input")
+    parser.add_argument("--memory", type=int, default=2 << 30, help="bytes of address growth")
+    parser.add_argument("--subject", default="", help="only subjects whose names begin so")
+    parser.add_argument("--out", type=Path, help="write the counts as JSON")
+    given = parser.parse_args()
+    numbers = range(given.start, given.start + given.inputs)
+    if given.only is not None:
+        numbers = range(given.only, given.only + 1)
+    began, count = time.time(), min(given.processes, len(numbers))
+    with ProcessPoolExecutor(count) as pool:
+        shares = [numbers[first::count] for first in range(count)]
+        found = list(pool.map(take_all, shares, repeat(given.subject), repeat(given.seconds)))
+    counts = sum((one[0] for one in found), Counter[str]())
+    failures: dict[str, list[int]] = {}
+    for _, some, _ in found:
+        for said, where in some.items():
+            failures[said] = sorted([*failures.get(said, ()), *where])
+    grown = max(one[2] for one in found)
     record = {
         "inputs": sum(counts.values()),
         "first": numbers[0],
+        "processes": count,
         "by_reader": dict(sorted(counts.items())),
         "failures": sum(map(len, failures.values())),
         "kinds_of_failure": {said: found[:5] for said, found in failures.items()},
