@@ -1,11 +1,13 @@
 """Kill, starve and double every command at random moments, and compare what is left.
 
-    python benchmarks/trust/faults.py --injections 500 --out benchmarks/trust/faults.json
+    python benchmarks/trust/faults.py --injections 500 --processes 2 --out faults.json
 
 Each injection works on a copy of a small run. Afterwards the command that continues the work is
 run once, undisturbed. It must end with the bits of the run that was never disturbed, or the
 disturbed command must have ended with one line that says what to do and the earlier files; no
-temporary file may be left. An injection is made from its number alone (``--only NUMBER``).
+temporary file may be left. Where a file of the run was removed or changed, the command that
+continues may also end with one line, and nothing is compared. An injection is made from its number
+alone (``--only NUMBER``); one that came too late to disturb is counted as not taken.
 """
 
 import argparse
@@ -15,13 +17,19 @@ import random
 import resource
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from itertools import repeat
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -61,6 +69,64 @@ def deadly(*given):
 setattr(owner, name, deadly)
 sys.exit(main(sys.argv[3:]))
 """
+# Writes slowly: every sync and every rename takes a while; says how many there were.
+SLOW = """
+import atexit, os, sys, time
+from pathlib import Path
+from flatnce.cli import main
+pause, said, calls = float(sys.argv[1]), Path(sys.argv[2]), []
+def slowed(whole):
+    def slow(*given, **named):
+        calls.append(1)
+        time.sleep(pause)
+        return whole(*given, **named)
+    return slow
+for name in ("fsync", "rename", "replace"):
+    setattr(os, name, slowed(getattr(os, name)))
+atexit.register(lambda: said.write_text(str(len(calls))))
+sys.exit(main(sys.argv[3:]))
+"""
+# Obeys the permissions of files, also as root: without CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH.
+OBEDIENT = """
+import ctypes, sys
+libc = ctypes.CDLL(None)
+header, data = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+libc.capget(header, data)
+data[0] &= ~0b110
+assert libc.capset(header, data) == 0
+from flatnce.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+# May take only so many bytes more than it has at its start.
+POOR = """
+import resource, sys
+from pathlib import Path
+from flatnce.cli import main
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + int(sys.argv[1]), resource.RLIM_INFINITY))
+sys.exit(main(sys.argv[2:]))
+"""
+# What torchrun calls once it has read its command line; one of the two workers may be killed.
+TWO = """
+import os, signal, sys, threading, warnings
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from flatnce.cli import main
+def work(victim, delay, *typed):
+    timer = threading.Timer(float(delay), os.kill, (os.getpid(), signal.SIGKILL))
+    if os.environ["RANK"] == victim:
+        timer.start()
+    if done := main(list(typed)):
+        sys.exit(done)
+    timer.cancel()
+warnings.resetwarnings()  # torchrun's processes bear the warnings of torch
+meeting = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0", "start_method": "fork"}
+launch = LaunchConfig(1, 1, 2, max_restarts=0, run_id=os.environ["FLATNCE_RUNS"], **meeting)
+try:
+    elastic_launch(launch, work)(*sys.argv[1:])
+except ChildFailedError as error:
+    sys.exit(f"flatnce worker: {next(iter(error.failures.values())).exitcode}")
+"""
 
 
 @dataclass(frozen=True)
@@ -72,6 +138,8 @@ class Case:
     command: str
     again: Callable[[Path], str]  # the command that follows, given the folder of runs
     check: Callable[[Path, Path], None]  # given the folder of runs and that of the prepared ones
+    folder: str = "run"  # what it writes, in the folder of runs
+    checkpoints: bool = True  # whether it writes checkpoints
 
 
 def continued(runs: Path) -> str:
@@ -89,24 +157,46 @@ def replaced_or_earlier(runs: Path, prepared: Path) -> None:
     assert_same_run(runs / "run", prepared / ("done" if seed == 0 else "other") / "run")
 
 
+def timeless(value: Any) -> Any:
+    """Results without what differs between two equal runs."""
+    if isinstance(value, dict):
+        return {key: timeless(one) for key, one in value.items() if "second" not in key}
+    return [timeless(one) for one in value] if isinstance(value, list) else value
+
+
+def results_of(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = timeless(json.loads((folder / "results.json").read_text()))
+    return found
+
+
 def evaluated(runs: Path, prepared: Path) -> None:
     same_run(runs, prepared)
-    found = json.loads((runs / "run" / "results.json").read_text())["evaluations"]
-    names = [one["protocol"]["name"] for one in found]
-    assert len(names) == len(set(names)) and any("k = 5" in name for name in names), names
+    found, expected = (
+        sorted(results_of(place)["evaluations"], key=lambda one: str(one["protocol"]["name"]))
+        for place in (runs / "run", prepared / "evaluated" / "run")
+    )
+    assert found == expected, f"{found} {expected}"
 
 
 def exported(runs: Path, prepared: Path) -> None:
-    from flatnce.pretrain.exporting import load_exported
-
     same_run(runs, prepared)
-    load_exported(runs / "run" / "exports" / "run-torch")
+    name = Path("run") / "exports" / "run-torch" / "model.safetensors"
+    assert (runs / name).read_bytes() == (prepared / "exported" / name).read_bytes()
 
 
 def reported(runs: Path, prepared: Path) -> None:
     same_run(runs, prepared)
     page = (runs / "run" / "report.html").read_text()
     assert page.rstrip().endswith("</html>")
+
+
+def same_results(folder: str, start: str, runs: Path, prepared: Path) -> None:
+    found, expected = (results_of(place / folder) for place in (runs, prepared / start))
+    assert found == expected, f"{found} {expected}"
+
+
+def same_two(runs: Path, prepared: Path) -> None:
+    assert_same_run(runs / "run", prepared / "two" / "run")
 
 
 def swept_again(runs: Path) -> str:
@@ -122,16 +212,54 @@ def swept(runs: Path, prepared: Path) -> None:
 
 EVALUATE, EXPORT = "evaluate run --protocol knn --neighbours 5", "export run --to torch --replace"
 REPORT = "report run --no-portrait"
+DEMO = "demo --steps 6 --seeds 2 --candidates 4 --width 8 --every 3 --pool 64"
+REPRODUCE = "reproduce fig-ess"
 CASES = (
     Case("train", "nothing", f"{SEED} --name run", continued, same_run),
     Case("resume", "begun", "resume run --evaluate knn --quiet", continued, same_run),
     Case("replace", "done", f"{OTHER} --name run --replace", continued, replaced_or_earlier),
-    Case("evaluate", "done", EVALUATE, lambda _: EVALUATE, evaluated),
-    Case("export", "done", EXPORT, lambda _: EXPORT, exported),
-    Case("report", "done", REPORT, lambda _: REPORT, reported),
-    Case("sweep", "nothing", f"{SWEEP} --name grid", swept_again, swept),
+    Case("evaluate", "done", EVALUATE, lambda _: EVALUATE, evaluated, checkpoints=False),
+    Case("export", "done", EXPORT, lambda _: EXPORT, exported, checkpoints=False),
+    Case("report", "done", REPORT, lambda _: REPORT, reported, checkpoints=False),
+    Case("sweep", "nothing", f"{SWEEP} --name grid", swept_again, swept, "grid"),
+    Case(
+        "demo",
+        "nothing",
+        DEMO,
+        lambda _: DEMO,
+        partial(same_results, "demo", "demo"),
+        "demo",
+        False,
+    ),
+    Case(
+        "reproduce",
+        "nothing",
+        REPRODUCE,
+        lambda _: REPRODUCE,
+        partial(same_results, "reproduce/fig-ess", "reproduced"),
+        "reproduce/fig-ess",
+        False,
+    ),
 )
-FAULTS = ("kill", "term", "full disk", "in a checkpoint", "twice")
+TORCHRUN = Case("train under torchrun", "nothing", f"{SEED} --name run", continued, same_two)
+FAULTS = (
+    "kill",
+    "term",
+    "full disk",
+    "in a checkpoint",
+    "twice",
+    "read-only folder",
+    "slow disk",
+    "little memory",
+    "changed file",
+)
+PAIRS = [
+    (case, fault)
+    for fault in FAULTS
+    for case in CASES
+    if case.checkpoints or fault != "in a checkpoint"
+]
+PAIRS += [(TORCHRUN, "worker killed")] * 3
 
 
 def one_line(text: str) -> bool:
@@ -149,17 +277,27 @@ class Harness:
             ("done", f"{SEED} --name run"),
             ("other", f"{OTHER} --name run"),
             ("swept", f"{SWEEP} --name grid"),
+            ("demo", DEMO),
+            ("reproduced", REPRODUCE),
         ):
             self.run(self.prepared / name, command)
+        for name, command in (("evaluated", EVALUATE), ("exported", EXPORT)):
+            shutil.copytree(self.prepared / "done", self.prepared / name)
+            self.run(self.prepared / name, command)
+        done = self.begin(self.prepared / "two", TORCHRUN.command, TWO, "none", "0").wait()
+        assert done.returncode == 0, done.stderr
         shutil.copytree(self.prepared / "done", self.prepared / "begun")
         begun = self.prepared / "begun" / "run"
         (begun / "results.json").unlink()
         for step in sorted((begun / "checkpoints").glob("step-*"))[2:]:
             shutil.rmtree(step)
-        for case in CASES:
+        for case in (*CASES, TORCHRUN):
             place = self.copy_of(case.start)
             began = time.monotonic()
-            self.run(place, case.command)
+            if case is TORCHRUN:
+                self.begin(place, case.command, TWO, "none", "0").wait()
+            else:
+                self.run(place, case.command)
             self.seconds[case.name] = time.monotonic() - began
             case.check(place, self.prepared)
 
@@ -184,10 +322,10 @@ class Harness:
         assert done.returncode == 0, f"{command}: {done.returncode} {done.stderr}"
 
     def disturb(self, place: Path, case: Case, fault: str, chance: random.Random) -> str:
-        """Run the command under a fault, and return how it ended."""
+        """Run the command under a fault, and return how it ended, or "not taken"."""
         if fault in ("kill", "term"):
             started = self.begin(place, case.command)
-            time.sleep(chance.uniform(0, self.seconds[case.name]))
+            self.pause(case, chance)
             number = signal.SIGKILL if fault == "kill" else signal.SIGTERM
             try:
                 started.send_signal(number)
@@ -195,40 +333,106 @@ class Harness:
                 pass
             done = started.wait()
             assert "Traceback" not in done.stderr, done.stderr
-            return f"ended with {done.returncode}"
-        if fault == "full disk":
-            limit = str(int(10 ** chance.uniform(3, 6)))
-            done = self.begin(place, case.command, STARVED, limit).wait()
-            assert done.returncode in (0, 1, 2), done.stderr
-            # A sweep says in its table which of its runs failed.
-            said = one_line(done.stderr) or (case.name == "sweep" and "failed" in done.stdout)
-            assert not done.returncode or said, f"{done.stderr} {done.stdout}"
-            return "one line" if done.returncode else "done"
+            return f"ended with {done.returncode}" if done.returncode else "not taken"
         if fault == "in a checkpoint":
             where = chance.choice(("file", "sync", "rename", "discard"))
-            done = self.begin(place, case.command, DYING, where, str(chance.randint(1, 8))).wait()
+            done = self.begin(place, case.command, DYING, where, str(chance.randint(1, 3))).wait()
             assert "Traceback" not in done.stderr, done.stderr
-            return f"ended with {done.returncode}"
-        both = [self.begin(place, case.command) for _ in range(2)]
-        ended = [one.wait() for one in both]
-        assert any(one.returncode == 0 for one in ended), [one.stderr for one in ended]
-        for one in ended:
-            assert one.returncode == 0 or one_line(one.stderr), one.stderr
-        return " and ".join(sorted("done" if not one.returncode else "one line" for one in ended))
+            return f"ended with {done.returncode}" if done.returncode else "not taken"
+        if fault == "worker killed":
+            victim, delay = chance.choice("01"), chance.uniform(0, self.seconds[case.name])
+            done = self.begin(place, case.command, TWO, victim, str(delay)).wait()
+            return "ended with -9" if "flatnce worker: -9" in done.stderr else "not taken"
+        if fault == "twice":
+            both = [self.begin(place, case.command) for _ in range(2)]
+            ended = [one.wait() for one in both]
+            assert any(one.returncode == 0 for one in ended), [one.stderr for one in ended]
+            said = [
+                "done" if self.ended(case, one) == "not taken" else "one line" for one in ended
+            ]
+            return " and ".join(sorted(said))
+        if fault == "slow disk":
+            heard = place.parent / "calls"
+            pause = str(chance.uniform(0.01, 0.05))
+            done = self.begin(place, case.command, SLOW, pause, str(heard)).wait()
+            assert done.returncode == 0, done.stderr
+            return "done, slowly" if int(heard.read_text()) else "not taken"
+        if fault == "read-only folder":
+            return self.ended(case, self.make_read_only(place, case, chance))
+        if fault == "changed file":
+            return self.change(place, case, chance)
+        limits = {
+            "full disk": (STARVED, str(int(10 ** chance.uniform(3, 6)))),
+            "little memory": (POOR, str(int(10 ** chance.uniform(6, 8.5)))),
+        }
+        return self.ended(case, self.begin(place, case.command, *limits[fault]).wait())
+
+    def ended(self, case: Case, done: subprocess.CompletedProcess[str]) -> str:
+        """How a command ended that must say in one line why it failed."""
+        # A sweep says in its table which of its runs failed.
+        said = one_line(done.stderr) or (case.name == "sweep" and "failed" in done.stdout)
+        assert not done.returncode or said, f"{done.returncode} {done.stderr} {done.stdout}"
+        return "one line" if done.returncode else "not taken"
+
+    def pause(self, case: Case, chance: random.Random) -> None:
+        """Wait until a random moment of a command."""
+        time.sleep(chance.uniform(0, self.seconds[case.name]))
+
+    def make_read_only(
+        self, place: Path, case: Case, chance: random.Random
+    ) -> subprocess.CompletedProcess[str]:
+        """Take the permission to write from all folders and files, at once or later."""
+        later = chance.random() < 0.5
+        if not later:
+            os.system(f"chmod -R a-w {place}")
+        started = self.begin(place, case.command, OBEDIENT)
+        if later:
+            self.pause(case, chance)
+            os.system(f"chmod -R a-w {place}")
+        done = started.wait()
+        os.system(f"chmod -R u+w {place}")
+        return done
+
+    def change(self, place: Path, case: Case, chance: random.Random) -> str:
+        """Remove, cut or overwrite a file of the run at a random moment."""
+        started = self.begin(place, case.command)
+        self.pause(case, chance)
+        files = sorted(path for path in (place / case.folder).rglob("*") if path.is_file())
+        files = [path for path in files if not path.name.endswith(("lock", ".partial"))]
+        if files:
+            path, way = chance.choice(files), chance.choice(("remove", "cut", "overwrite"))
+            with suppress(FileNotFoundError):
+                if way == "remove":
+                    path.unlink()
+                elif way == "cut":
+                    os.truncate(path, path.stat().st_size // 2)
+                else:
+                    path.write_bytes(b"[1, 2, 3]\n")
+        end = self.ended(case, started.wait())
+        return end if end == "one line" or not files else "done"
+
+    def follow(self, place: Path, case: Case, fault: str) -> None:
+        """Continue the work undisturbed, and compare what is there with the undisturbed run."""
+        if fault == "worker killed":
+            again = self.begin(place, case.again(place), TWO, "none", "0").wait()
+        else:
+            again = self.begin(place, case.again(place)).wait()
+        if fault == "changed file":  # what was lost may be missed now, in one line
+            self.ended(case, again)
+            return
+        assert again.returncode == 0, f"afterwards: {again.stderr}"
+        case.check(place, self.prepared)
+        left = [path for path in place.rglob("*") if path.name.endswith(LEFT)]
+        assert not left, f"left: {[path.name for path in left]}"
 
     def inject(self, number: int) -> tuple[str, str, str]:
         """Injection ``number``: case, fault, and the failure, or how the command ended."""
         chance = random.Random(number)
-        case = CASES[number % len(CASES)]
-        fault = FAULTS[number // len(CASES) % len(FAULTS)]
+        case, fault = PAIRS[number % len(PAIRS)]
         place = self.copy_of(case.start)
         try:
             ended = self.disturb(place, case, fault, chance)
-            again = self.begin(place, case.again(place)).wait()
-            assert again.returncode == 0, f"afterwards: {again.stderr}"
-            case.check(place, self.prepared)
-            left = [path for path in place.rglob("*") if path.name.endswith(LEFT)]
-            assert not left, f"left: {[path.name for path in left]}"
+            self.follow(place, case, fault)
         except AssertionError as error:
             return case.name, fault, f"FAILED {' '.join(str(error).split())[:600]}"
         finally:
@@ -236,37 +440,57 @@ class Harness:
         return case.name, fault, ended
 
 
+Ended = list[tuple[int, str, str, str]]  # number, case, fault, how it ended
+
+
+def inject_all(numbers: range, seconds: float) -> Ended:
+    """The injections of these numbers, with prepared runs of their own."""
+    began, found = time.monotonic(), Ended()
+    with tempfile.TemporaryDirectory() as folder:
+        harness = Harness(Path(folder))
+        for number in numbers:
+            if time.monotonic() - began > seconds:
+                break
+            found.append((number, *harness.inject(number)))
+            if found[-1][3].startswith("FAILED"):
+                print(*found[-1], sep=": ", flush=True)
+    return found
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--injections", type=int, default=35)
     parser.add_argument("--start", type=int, default=0, help="number of the first injection")
+    parser.add_argument("--processes", type=int, default=1, help="that share the injections")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
     parser.add_argument("--only", type=int, help="a single injection")
     parser.add_argument("--out", type=Path, help="write the counts as JSON")
     given = parser.parse_args()
     numbers = range(given.start, given.start + given.injections)
     if given.only is not None:
         numbers = range(given.only, given.only + 1)
-    began, counts, failures = time.time(), Counter[str](), dict[int, str]()
+    began, count = time.time(), min(given.processes, len(numbers))
+    with ProcessPoolExecutor(count) as pool:
+        shares = [numbers[first::count] for first in range(count)]
+        found = sum(pool.map(inject_all, shares, repeat(given.seconds)), Ended())
     ends: dict[str, Counter[str]] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        harness = Harness(Path(folder))
-        for number in numbers:
-            case, fault, ended = harness.inject(number)
-            counts[f"{case}, {fault}"] += 1
-            ends.setdefault(fault, Counter())[ended.partition(":")[0][:60]] += 1
-            if ended.startswith("FAILED"):
-                failures[number] = f"{case}, {fault}: {ended}"
-                print(f"{number}: {failures[number]}", flush=True)
-            if given.out:
-                record = {
-                    "injections": sum(counts.values()),
-                    "failures": failures,
-                    "by_case": dict(sorted(counts.items())),
-                    "ends": {name: dict(found) for name, found in ends.items()},
-                    "seconds": round(time.time() - began),
-                }
-                given.out.write_text(json.dumps(record, indent=1) + "\n")
-    print(f"{sum(counts.values())} injections, {len(failures)} failures")
+    for _, _, fault, ended in found:
+        ends.setdefault(fault, Counter())[
+            ended.partition(" ")[0] if "FAILED" in ended else ended
+        ] += 1
+    failures = {one[0]: ": ".join(one[1:]) for one in found if one[3].startswith("FAILED")}
+    record = {
+        "injections": len(found),
+        "first": numbers[0],
+        "not_taken": sum(one[3] == "not taken" for one in found),
+        "failures": failures,
+        "by_case": dict(sorted(Counter(f"{one[1]}, {one[2]}" for one in found).items())),
+        "ends": {name: dict(some) for name, some in ends.items()},
+        "seconds": round(time.time() - began),
+    }
+    if given.out:
+        given.out.write_text(json.dumps(record, indent=1) + "\n")
+    print(json.dumps({key: value for key, value in record.items() if key != "by_case"}, indent=1))
     return int(bool(failures))
 
 
