@@ -1,5 +1,6 @@
 """The paper's experiments at smoke scale: every one works, and its results hold together."""
 
+import itertools
 import json
 import math
 import re
@@ -15,7 +16,7 @@ from flatnce.paper.reproduce import command, engine, runs
 from flatnce.paper.reproduce import store as store_module
 from flatnce.paper.reproduce.engine import amount_of_work, plan_runs, reproduce
 from flatnce.paper.reproduce.experiment import EXPERIMENTS, Setting, TrainingRun
-from flatnce.paper.reproduce.page import reproduce_page
+from flatnce.paper.reproduce.page import reproduce_page, table_of
 from flatnce.paper.reproduce.runs import evaluations
 from flatnce.paper.reproduce.store import COMMITTED, Store
 from flatnce.pretrain.data import CATALOG, MissingData
@@ -137,6 +138,12 @@ def test_the_command_prints_a_table_and_the_page_or_json(tmp_path, monkeypatch, 
     assert command.run(["table-cost", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["recipe"] == "table-cost"
     assert (tmp_path / "runs" / "reproduce" / "table-cost" / "report.html").is_file()
+    results = read_run(tmp_path / "runs" / "reproduce" / "table-cost").results
+    table = table_of(results["rows"], "")
+    monkeypatch.setenv("COLUMNS", "50")  # nothing is cut on a narrow terminal
+    assert command.run(["table-cost"]) == 0
+    shown = capsys.readouterr().out
+    assert all(cell in shown for cell in itertools.chain(table.header, *table.rows))
 
 
 # The store: what was trained is not trained again, and figures need nothing but records.

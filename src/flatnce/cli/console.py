@@ -1,6 +1,7 @@
 """Tables, progress lines and JSON, on a terminal or in a file."""
 
 import json
+import math
 import os
 import shutil
 import sys
@@ -20,6 +21,7 @@ from flatnce.messages import say, wrapped
 __all__ = ["column_lines", "console_of", "live_line", "print_json", "print_verdict", "text_table"]
 
 BAR_WIDTH = 60
+NAME_WIDTH = 24  # to which a long name may be shortened
 FILE_WIDTH = 118  # where the output is not a terminal
 
 Say = Callable[[str], None]
@@ -35,26 +37,49 @@ def print_json(value: object) -> None:
 
 def column_lines(
     columns: Mapping[str, Sequence[str]], dispensable: Iterable[str] = ()
-) -> tuple[list[str], list[str]]:
-    """The lines of a table by its columns, and the columns left out on a narrow terminal.
+) -> list[str]:
+    """The lines of a table by its columns; columns without content are not shown.
 
-    Words are aligned at the left, numbers at the right; nothing is cut, and empty columns are not
-    shown. rich's tables would take seconds for thousands of rows.
+    Words are aligned at the left, numbers at the right. On a narrow terminal, long names in the
+    first two columns lose their middle; then dispensable columns are left out, which a last line
+    names; then further columns go into a second table, after the names again. rich's tables
+    would take seconds for thousands of rows.
     """
-    room = shutil.get_terminal_size((0, 0)).columns or None
+    room = shutil.get_terminal_size((0, 0)).columns or math.inf
     kept, left_out = {one: cells for one, cells in columns.items() if any(cells)}, list[str]()
-    widths = {head: max(map(len, (head, *cells))) for head, cells in columns.items()}
+    widths = {head: max(map(len, (head, *cells))) for head, cells in kept.items()}
+    for heading in list(kept)[:2]:
+        over = sum(widths.values()) + 2 * len(widths) - 2 - room
+        if over > 0 and widths[heading] > NAME_WIDTH:
+            least = max(NAME_WIDTH, len(heading))
+            kept[heading] = _shortened(kept[heading], int(max(least, widths[heading] - over)))
+            widths[heading] = max(map(len, (heading, *kept[heading])))
     for heading in dispensable:
-        whole = sum(widths[one] + 2 for one in kept) - 2
-        if room is not None and whole > room and heading in kept:
-            del kept[heading]
+        if sum(widths.values()) + 2 * len(widths) - 2 > room and heading in kept:
+            del kept[heading], widths[heading]
             left_out.append(heading)
-    padded = []
+    tables: list[list[list[str]]] = [[]]
+    repeated = 2 if any(len(set(cells)) < len(cells) for cells in [*kept.values()][:1]) else 1
     for number, (heading, cells) in enumerate(kept.items()):
         words = not number or any(cell[:1].isalpha() or cell[:2] == "./" for cell in cells)
         align, width = str.ljust if words else str.rjust, widths[heading]
-        padded.append([align(text, width) for text in (heading, *cells)])
-    return ["  ".join(line).rstrip() for line in zip(*padded, strict=True)], left_out
+        if number > repeated and sum(len(one[0]) + 2 for one in tables[-1]) + width > room:
+            tables.append(tables[0][:repeated])
+        tables[-1].append([align(text, width) for text in (heading, *cells)])
+    lines = []
+    for table in tables:
+        lines += ["", *("  ".join(line).rstrip() for line in zip(*table, strict=True))]
+    note = wrapped(f"no room for {', '.join(left_out)}; --json has them", then="  ")
+    return lines[1:] + (["", note] if left_out else [])
+
+
+def _shortened(names: Sequence[str], width: int) -> Sequence[str]:
+    """Names without the middle of long ones; as they are where two would look alike."""
+    half = (width - 1) // 2
+    short = [
+        one if len(one) <= width else f"{one[: width - half - 1]}…{one[-half:]}" for one in names
+    ]
+    return short if len(set(short)) == len(set(names)) else names
 
 
 def console_of() -> Console:

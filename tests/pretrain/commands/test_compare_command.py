@@ -64,6 +64,17 @@ def test_the_table_fits_eighty_columns_and_states_the_pairs(tmp_path, capsys):
 
 
 @pytest.mark.usefixtures("_quick")
+@pytest.mark.parametrize("columns", [80, 60, 40])
+def test_a_narrow_table_keeps_both_means(columns, names, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert main(["compare", *names, "--by", "objective", "--pool"]) == 0
+    said = capsys.readouterr().out.split("The page")[0]
+    assert max(map(len, said.splitlines())) <= columns
+    for cell in (" FlatNCE", " InfoNCE", "73.00", "71.00", "+2.00", "−0.48 to +4.48", "open"):
+        assert cell in said
+
+
+@pytest.mark.usefixtures("_quick")
 def test_a_page_is_never_overwritten_silently(names, tmp_path, capsys):
     for expected in ("comparison.html", "comparison-2.html", "comparison-3.html"):
         assert main(["compare", *names]) == 0

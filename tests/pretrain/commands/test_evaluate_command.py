@@ -10,7 +10,7 @@ from flatnce.pretrain.commands.evaluate import results_table, run
 from flatnce.pretrain.evaluation import Options, evaluate_run
 from flatnce.pretrain.page.inspection import inspect_encoder
 from flatnce.pretrain.runs.log import read_run
-from made_runs import quick_config
+from made_runs import EVALUATION, quick_config
 from tiny_sets import write_folder
 
 QUICK = ["--epochs", "1", "--rates", "0.001"]
@@ -50,6 +50,18 @@ def test_json_is_json_and_nothing_else(first, capsys):
     assert said["finished"] is True and said["steps"] == 22
     (result,) = said["results"]
     assert result["protocol"]["neighbours"] == 5
+
+
+@pytest.mark.parametrize("columns", [60, 45])
+def test_a_narrow_table_of_results_names_what_it_leaves_out(columns, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    results_table([EVALUATION])
+    said = capsys.readouterr().out
+    table, _, note = said.partition("protocol")[2].partition("\n\nno room for ")
+    assert max(map(len, said.splitlines())) <= columns
+    for heading in ("data", "samples", "seconds", "top-5"):
+        assert (heading in table) != (heading in note)
+    assert note.rstrip().endswith("--json has them")
 
 
 def test_quiet_prints_the_table_only(first, capsys):

@@ -52,6 +52,26 @@ def test_a_narrow_terminal_gets_fewer_columns_and_whole_names(runs, capsys, monk
     assert "verdict" in shown[0]
 
 
+def test_long_names_are_shortened_before_a_column_is_left_out(runs, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    write_run(runs / "digits-with-a-long-name-and-many-settings-and-a-seed-0", "flatnce")
+    shown = printed(capsys)
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "\ndigits-with-…nd-a-seed-0 " in shown and "\nfirst " in shown
+    assert shown.splitlines()[0].split()[:2] == ["run", "objective"]
+    assert "no room for data, batch, age" in shown
+
+
+@pytest.mark.parametrize("typed", ["--where data=digits batch<64", "--sort batch-size"])
+def test_columns_that_were_asked_for_stay_on_a_narrow_terminal(typed, runs, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    shown = printed(capsys, *typed.split())
+    head, *_, note = shown.split("\n\n")
+    assert max(map(len, shown.splitlines())) <= 60 and " batch " in head.splitlines()[0]
+    assert "no room for" in note and "batch" not in note
+    assert ("data" in note) == ("data" not in typed)
+
+
 def test_one_run_is_shown_whole(runs, capsys):
     shown = printed(capsys, "first")
     add_evaluation(runs / "first", {**EVALUATION, "protocol": {"name": "semi, 10 % of labels"}})

@@ -10,8 +10,9 @@ from typing import Annotated, Any, Literal
 import jinja2  # noqa: F401 (missing packages are reported before training, not after)
 import tyro
 
-from flatnce.cli.console import console_of, print_json, text_table
+from flatnce.cli.console import column_lines, console_of, print_json, text_table
 from flatnce.cli.options import parse_options
+from flatnce.messages import wrapped
 from flatnce.paper.reproduce.experiment import (
     EXPERIMENTS,
     Setting,
@@ -98,8 +99,8 @@ def _show(results: Mapping[str, Any]) -> None:
     console = console_of()
     seeds = ", ".join(str(seed) for seed in results["seeds"])
     content = table_of(results["rows"], f"{results['paper']}: {results['title']}. Seeds {seeds}.")
-    console.print()
-    console.print(text_table(content.header, content.rows, title=content.caption))
+    columns = dict(zip(content.header, zip(*content.rows, strict=True), strict=True))
+    print("\n".join(["", wrapped(content.caption), *column_lines(columns)]))
     for topic, text in results["words"].items():
         console.print(f"\n[bold]{capitalised(topic)}.[/bold] {capitalised(text)}")
     if results["runs"] or results["trains_itself"]:

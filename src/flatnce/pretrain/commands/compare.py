@@ -104,7 +104,7 @@ def difference_lines(found: "Comparison") -> list[str]:
     lines = [main[0].measure.heading, "Means, and differences paired by seed."]
     for name, rows in by_name(main).items():
         columns = difference_columns(rows, name, [one.place for one in rows])
-        lines += ["", *column_lines(columns, rows[0].sides)[0]]
+        lines += ["", *column_lines(columns)]
     others = dict.fromkeys(one.measure.label for one in found.contrasts)
     del others[main[0].measure.label]
     also = f"The page and --json also have: {'; '.join(others)}."

@@ -91,7 +91,7 @@ def results_table(results: Sequence[Mapping[str, Any]]) -> None:
     print(wrapped(f"{measured_on}{after}: {said}"))
     header = ("protocol", "data", "score", "interval", "top-5", "samples", "seconds")
     columns = dict(zip(header, zip(*map(result_row, results), strict=True), strict=True))
-    say("\n".join(column_lines(columns, ("seconds", "samples", "top-5", "data"))[0]))
+    print("\n".join(column_lines(columns, ("seconds", "samples", "top-5", "data"))), flush=True)
     if note:
         print(wrapped(note))
 

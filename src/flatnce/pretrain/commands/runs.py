@@ -1,5 +1,6 @@
 """``flatnce runs``: list the runs, show one of them, or delete some."""
 
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ from flatnce.pretrain.runs.folder import (
     runs_folder,
     sweep_named,
 )
-from flatnce.pretrain.runs.listing import Summary, chosen, ordered, summary_of
+from flatnce.pretrain.runs.listing import Summary, chosen, key_of, ordered, summary_of
 from flatnce.pretrain.runs.log import read_run, score_cells
 
 Words = tuple[str, ...]
@@ -71,20 +72,27 @@ def run(arguments: list[str]) -> int:
         asked = "no such run is" if options.where else "no run is"
         say(f"{asked} in {folder}/; start one: flatnce train digits --name first")
     else:
-        show_runs(rows)
+        show_runs(rows, asked=[*options.where, *filter(None, [options.sort])])
     return 0
 
 
-def show_runs(rows: Sequence[Summary], means: Sequence[Summary] = ()) -> None:
-    """Print a table of runs, and one of their means; columns that find no room are left out."""
+def show_runs(
+    rows: Sequence[Summary], means: Sequence[Summary] = (), asked: Sequence[str] = ()
+) -> None:
+    """Print a table of runs, and one of their means.
+
+    Columns that find no room are left out, unless they are ``asked`` for, in conditions too.
+    """
     cells = [_cells(row) for row in rows]
     columns = {heading: [row[heading] for row in cells] for heading in cells[0]}
     # A setting that is the same in every row goes first.
     same = [one for one in ("data", "batch", "objective") if len(set(columns[one])) == 1]
-    lines, left_out = column_lines(columns, [*same, *DISPENSABLE])
-    print("\n".join(lines))
-    if left_out:
-        say(f"\nno room for {', '.join(left_out)}; --json has them")
+    keys = {key_of(re.split("[<>=!]", one)[0]) for one in asked}
+    print(
+        "\n".join(
+            column_lines(columns, [h for h in (*same, *DISPENSABLE) if key_of(h) not in keys])
+        )
+    )
     if means:
         columns = {"runs": [one["runs"] for one in means]}
         columns["seeds"] = [str(len(one["seeds"])) for one in means]
@@ -94,7 +102,7 @@ def show_runs(rows: Sequence[Summary], means: Sequence[Summary] = ()) -> None:
                 " ± ".join(_text(one, form) for one in both if one is not None) for both in spreads
             ]
         say("\nmean over seeds ± standard deviation")
-        print("\n".join(column_lines(columns, [*NUMBERS][::-1])[0]))
+        print("\n".join(column_lines(columns, [*NUMBERS][::-1])))
 
 
 def _text(value: float | None, form: str) -> str:

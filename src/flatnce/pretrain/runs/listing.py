@@ -33,13 +33,12 @@ from flatnce.pretrain.runs.log import (
     read_results,
 )
 
-__all__ = ["Summary", "chosen", "ordered", "over_seeds", "summary_of"]
+__all__ = ["Summary", "chosen", "key_of", "ordered", "over_seeds", "summary_of"]
 
 BLOCK = 32_768  # bytes that are read at a time from the end of the metrics
 KIND = re.compile(rb'"kind": "(\w+)"')
 CONDITION = re.compile(r"([^<>=!]+)(!=|<=|>=|=|<|>)(.*)")
 SIGNS = {"=": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
-HEADINGS = {"batch": "batch_size", "kNN": "knn"}  # of the table, for what has another name
 
 Summary = dict[str, Any]
 
@@ -169,9 +168,15 @@ def over_seeds(runs: Sequence[Summary]) -> list[Summary]:
     return found
 
 
+def key_of(name: str) -> str:
+    """The key of a summary that a heading of the table or a typed name stands for."""
+    key = re.sub("[- ]", "_", name.strip().lower())
+    return "batch_size" if key == "batch" else key
+
+
 def _column(option: str, name: str, runs: Sequence[Summary]) -> list[Any]:
     """The value of a column, score, setting or last number of each run; None where it has none."""
-    key = HEADINGS.get(name.strip(), name.strip().replace("-", "_"))
+    key = key_of(name)
     rows = [{**run["last"], **run["settings"], **run["scores"], **run} for run in runs]
     found = dict.fromkeys(one for row in rows for one in row)
     groups = {one for row in rows for one, value in row.items() if isinstance(value, dict | list)}
