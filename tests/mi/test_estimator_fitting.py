@@ -10,9 +10,9 @@ from torch import nn
 from estimator_reference import infonce as slow_infonce
 from estimator_reference import running_means
 from flatnce.mi import SeparableCritic, critic_for
-from flatnce.mi.bounds import infonce
+from flatnce.mi.bounds import finite_infonce, infonce
 from flatnce.mi.critics import gaussian_critic
-from flatnce.mi.fitting import FitSettings, TrainingCase, calibrated, fit
+from flatnce.mi.fitting import FitSettings, TrainingCase, _Adam, _Training, calibrated, fit
 from flatnce.mi.registry import METHODS
 
 
@@ -216,3 +216,46 @@ def test_scores_that_are_no_numbers_are_worth_nothing():
     scores = scores_of(1.0)
     scores[3, 5] = math.nan
     assert calibrated(scores, 7.0) == (7.0, -math.inf)
+
+
+# --- Shortcuts of training -----------------------------------------------------------------------
+
+
+def test_towers_that_see_only_distinct_rows_give_the_same_losses_and_gradients():
+    one = member(kind="gaussian")
+    labels = torch.arange(64).remainder(3)[:, None] * torch.ones(1, 2)
+    case = in_float64(TrainingCase(one.critic, one.x, labels, *pairs(48, 1000), 0))
+    with torch.no_grad():
+        for weight in case.critic.parameters():
+            weight.add_(0.1)  # no weight starts at zero, which would hide a gradient
+    training = _Training([case], settings("auto"))
+    batch = next(training._batches())
+    found = []
+    for repeats in ([False, True], []):
+        assert training.repeats == [False, True] or not repeats
+        training.repeats = repeats
+        losses = training._losses(*batch)
+        found.append([losses, *torch.autograd.grad(losses.sum(), training.critics.parameters())])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+
+
+def test_adam_is_that_of_torch_and_leaves_weights_without_gradient():
+    start = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    own, known, unused = start.clone().requires_grad_(), start.clone().requires_grad_(), start[0]
+    before, mine = unused.clone(), _Adam([own, unused], 0.1)
+    theirs = torch.optim.Adam([known], lr=0.1)
+    for step in range(5):
+        for weight in (own, known):
+            weight.grad = None
+            (weight.sin() * (step + 1)).sum().backward()
+        mine.step()
+        theirs.step()
+    torch.testing.assert_close(own, known)
+    assert torch.equal(unused, before)
+
+
+@pytest.mark.parametrize("size", [0.1, 3.0, 200.0])
+def test_infonce_of_finite_scores_is_infonce(size):
+    scores = size * torch.randn(9, 12, dtype=torch.float64)
+    torch.testing.assert_close(finite_infonce(scores), infonce(scores, reduction="none"))

@@ -138,11 +138,8 @@ def reduce_rows(
 
 def pool_log_sum(pool: Scores) -> Float[Tensor, " n"]:
     """Compute the log-sum-exp of each row of scores against a pool without partners."""
-
-    def log_sum(block: Tensor, start: int) -> Tensor:
-        return torch.logsumexp(_at_least_float32(block), dim=1)[None]
-
-    return _collected(blocks_of(pool, "pool"), log_sum)[0]
+    blocks = blocks_of(pool, "pool")
+    return _collected(blocks, lambda s, _: _at_least_float32(s).logsumexp(dim=1)[None])[0]
 
 
 def _at_least_float32(block: Tensor) -> Tensor:
@@ -231,6 +228,13 @@ def infonce(rows: Rows, reduction: str = "mean") -> Float[Tensor, "..."]:
     Never above log K. Invariant to a c(x) added to the critic.
     """
     return mutual_information(row_statistics(rows), reduction)
+
+
+def finite_infonce(scores: Scores) -> Float[Tensor, " n"]:
+    """InfoNCE of each row of scores that are known to be finite, several times as fast."""
+    blocks = paired_blocks(scores)
+    (rows,) = _collected(blocks, lambda s, start: (s.diagonal(start) - s.logsumexp(dim=1))[None])
+    return rows + math.log(blocks.columns)
 
 
 def with_floor(values: Tensor, floor: float) -> Tensor:

@@ -178,18 +178,13 @@ class EstimationJob:
         evaluation = evaluate(parts, options.permutations, options.seed)
         if options.chosen_method.dual is not None:
             evaluation.readouts["flo"] = learned_dual_readout(parts)
-        critics = [fold.critic for fold in self.folds]
+        primary, critics = evaluation.readouts["infonce"], [fold.critic for fold in self.folds]
         memory, own_and_other = self._memory(), self._train_and_test(parts)
         best = self._best(evaluation, own_and_other[0]) if memory is None else None
         flags = (
             *result.memory_flags(memory, len(tables.x)),
             *result.evaluation_flags(evaluation, best),
-            *result.training_flags(
-                evaluation.readouts["infonce"],
-                critics,
-                self.settings["steps"],
-                *own_and_other,
-            ),
+            *result.training_flags(primary, critics, self.settings["steps"], *own_and_other),
             *result.data_flags(tables),
             *result.size_flags(evaluation, options.folds),
         )
@@ -258,18 +253,9 @@ class EstimationJob:
             for piece in range(min(pieces, int(place.max()) + 1)):
                 rows = test[place == piece]
                 sides = fold.transformed(self.tables.x[rows], self.tables.y[rows])
-                own = torch.from_numpy(group[rows]).to(pool.device)
-                parts.append(
-                    EvaluationPart(
-                        critic.critic,
-                        critic.scale,
-                        *sides,
-                        pool,
-                        own,
-                        self.units[rows],
-                        critic.floor,
-                    )
-                )
+                own = torch.from_numpy(group[rows]).to(pool.device), self.units[rows]
+                scored = critic.critic, critic.scale, *sides, pool
+                parts.append(EvaluationPart(*scored, *own, critic.floor))
         return parts
 
     @torch.no_grad()
@@ -279,12 +265,8 @@ class EstimationJob:
         for fold in self.folds:
             case, part = fold.case, next(p for p in parts if p.critic is fold.critic.critic)
             most = min(len(case.x), len(part.x), COMPARED_ROWS)
-            values.append(
-                [
-                    fold.critic.information(x[:most], y[:most])
-                    for x, y in ((case.x, case.y), (part.x, part.y))
-                ]
-            )
+            both = (case.x, case.y), (part.x, part.y)
+            values.append([fold.critic.information(x[:most], y[:most]) for x, y in both])
         return [sum(column) / len(values) for column in zip(*values, strict=True)]
 
 

@@ -6,7 +6,7 @@ has its own batches, early stopping and kept weights.
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,15 +15,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.func import functional_call
+from torch.optim.adam import adam
 
 from flatnce.core.diagnostics import best_scale
-from flatnce.mi.bounds import ScoreBlocks, infonce, with_floor
+from flatnce.mi.bounds import ScoreBlocks, finite_infonce, with_floor
 from flatnce.mi.critics import Critic, StackedCritics, stack_key
 from flatnce.mi.registry import Method
 
 __all__ = ["one_thread"]
 
 MONITOR_ROWS = 1024  # validation rows that are evaluated during training
+ADAM: Mapping[str, Any] = dict(beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0, fused=True)
 SMALL_STEP_ROWS = 512  # in a step, of all critics: up to here one thread is as fast as several
 
 
@@ -84,18 +86,18 @@ class FittedCritic:
 
     def information(self, x: Tensor, y: Tensor) -> float:
         """Compute InfoNCE of pairs at the calibrated scale and floor."""
-        return float(with_floor(infonce(self.scores(x, y), reduction="none"), self.floor).mean())
+        return float(with_floor(finite_infonce(self.scores(x, y)), self.floor).mean())
 
 
 @torch.no_grad()
 def calibrated(scores: Tensor, start: float, tolerance: float = 1e-2) -> tuple[float, float]:
     """Return the scale that maximises InfoNCE on these scores, and the value there."""
-    if not bool(torch.isfinite(scores).all()):
+    if not math.isfinite(scores.sum()):
         return start, -math.inf
     # Subtracting a critic's c(x) changes nothing but the rounding of squares.
     scores = scores - scores.mean(dim=1, keepdim=True)
     scale = best_scale(scores, start, limits=(1e-4, 1e4), tolerance=tolerance)
-    return scale, float(infonce(scale * scores))
+    return scale, float(finite_infonce(scale * scores).mean())
 
 
 @torch.no_grad()
@@ -115,7 +117,7 @@ def scale_and_floor(scores: Tensor, start: float) -> tuple[float, float]:
     tried: dict[float, tuple[float, float]] = {}
     least = scale / 2**16
     while scale > least:
-        own = infonce(scale * scores, reduction="none")
+        own = finite_infonce(scale * scores)
         floor = _best_floor(own)
         total = float(with_floor(own, floor).sum()) + math.log(floor)
         tried[scale] = total, floor
@@ -167,6 +169,30 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+class _Adam:
+    """Adam by torch's function: its optimizer class imports the compiler, which takes seconds."""
+
+    def __init__(self, weights: list[Tensor], rate: float) -> None:
+        self.weights, self.rate = weights, rate
+        self.means, self.squares = ([torch.zeros_like(w) for w in weights] for _ in range(2))
+        self.steps = [torch.zeros((), device=weight.device) for weight in weights]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        # A module of the user's may have weights without a gradient.
+        gradients = [torch.zeros_like(w) if w.grad is None else w.grad for w in self.weights]
+        state: Any = [self.means, self.squares, [], self.steps]
+        adam(self.weights, gradients, *state, lr=self.rate, amsgrad=False, maximize=False, **ADAM)
+
+
+def _features(tower: torch.nn.Module, rows: Tensor, repeats: bool) -> Tensor:
+    """Apply a tower to rows or, if many repeat, to the distinct ones."""
+    if not repeats:
+        return tower(rows)
+    distinct, codes = rows.unique(dim=0, return_inverse=True)
+    return tower(distinct).index_select(0, codes)
+
+
 class _Training:
     """The training of one stack of critics."""
 
@@ -181,6 +207,11 @@ class _Training:
             name: weight.detach().clone() for name, weight in self.critics.weights.items()
         }
         self.loss_state: Any = None
+        # The tower of a label or of another category need not see a row twice.
+        single = len(cases) == 1 and stack_key(critics[0]) and self.method.dual is None
+        sides = [side for side in (cases[0].x, cases[0].y) if single and not side.is_cuda]
+        starts = [side[: settings.batch_size] for side in sides]
+        self.repeats = [2 * len(rows.unique(dim=0)) <= len(rows) for rows in starts]
 
     def run(
         self, progress: Callable[[Progress], None] | None, first: int, folds: int
@@ -189,11 +220,11 @@ class _Training:
         self._evaluate(0, [math.nan] * len(self.cases))
         if not any(weight.requires_grad for weight in weights):
             return self.fitted  # a critic without trainable weights is evaluated as it is
-        optimizer = torch.optim.Adam(weights, lr=settings.rate, fused=True)
+        optimizer = _Adam(weights, settings.rate)
         batches = self._batches()
         for step in range(1, settings.steps + 1):
             losses = self._losses(*next(batches))
-            optimizer.zero_grad(set_to_none=True)
+            self.critics.zero_grad()
             losses.sum().backward()
             if self.method.clip is not None:
                 self.critics.clip_gradients(self.method.clip)
@@ -234,12 +265,16 @@ class _Training:
                 yield x[chosen], y[chosen]
 
     def _losses(self, x: Tensor, y: Tensor) -> Float[Tensor, " c"]:
-        scores, duals = self.critics(x, y)
+        if any(self.repeats):
+            critic = self.cases[0].critic
+            towers = zip((critic.left, critic.right), (x[0], y[0]), self.repeats, strict=True)
+            scores, duals = critic.score(*(_features(*side) for side in towers))[None], None
+        else:
+            scores, duals = self.critics(x, y)
         if scores.device.type == "cpu":  # elsewhere the next evaluation sees it, without a sync
-            for fitted, finite in zip(
-                self.fitted, scores.isfinite().flatten(1).all(dim=1).tolist(), strict=True
-            ):
-                fitted.diverged |= not finite
+            totals = scores.detach().sum(dim=(1, 2)).tolist()
+            for fitted, total in zip(self.fitted, totals, strict=True):
+                fitted.diverged |= not math.isfinite(total)
         if any(fitted.diverged for fitted in self.fitted):
             # Replace the scores of a diverged critic: they must not stop the others.
             diverged = torch.tensor([f.diverged for f in self.fitted], device=scores.device)

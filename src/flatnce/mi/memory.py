@@ -69,9 +69,11 @@ def memory_of(x: Table, y: Table) -> Memory | None:
 
 def _ranks(column: Table) -> Table:
     """Ranks from 0 to 1, of equal values their mean."""
-    ordered = np.sort(column)
-    ends = [np.searchsorted(ordered, column, side) for side in ("left", "right")]
-    return (ends[0] + ends[1]) / (2 * len(column))
+    order = np.argsort(column)
+    ordered, ranks = column[order], np.empty(len(column))
+    ends = [np.searchsorted(ordered, ordered, side) for side in ("left", "right")]
+    ranks[order] = (ends[0] + ends[1]) / (2 * len(column))
+    return ranks
 
 
 def _is_sorted(column: Table) -> bool:

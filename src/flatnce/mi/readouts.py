@@ -115,16 +115,9 @@ def group_sums(part: EvaluationPart) -> GroupSums:
         values[0, rows], values[1, rows] = positive, top
         values[2, rows] = torch.linalg.vecdot(powers, powers)
         values[3:, rows] = (powers @ member).T
-    return GroupSums(
-        positive=values[0],
-        top=values[1],
-        negatives=values[3:].T,
-        squares=values[2],
-        shift=shift,
-        group=part.group,
-        pool=len(part.y_pool),
-        floor=part.floor,
-    )
+    positive, top, squares = values[:3]
+    sums = positive, top, values[3:].T, squares, shift
+    return GroupSums(*sums, part.group, len(part.y_pool), part.floor)
 
 
 def _values(sums: GroupSums, without: int | None = None) -> Values:
@@ -268,12 +261,12 @@ def _permuted_sums(part: EvaluationPart, permutations: int, random: np.random.Ge
     if part.floor:
         scores = bounds.with_floor(scores.log_softmax(dim=1) + math.log(len(scores)), part.floor)
     scores = _scores_of_units(scores, units[rows])
-    sums = torch.empty(permutations + 1, dtype=torch.float64)
-    row = torch.arange(len(scores))
-    for number in range(permutations + 1):
-        order = np.arange(len(scores)) if number == 0 else random.permutation(len(scores))
-        sums[number] = scores[row, torch.from_numpy(order)].sum()
-    return sums
+    sums = [scores.diagonal().sum()[None]]
+    for start in range(0, permutations, 256):  # so many at once, row by row: in the cache
+        count = min(256, permutations - start)
+        orders = np.stack([random.permutation(len(scores)) for _ in range(count)], axis=1)
+        sums.append(scores.gather(1, torch.from_numpy(orders)).sum(dim=0))
+    return torch.cat(sums)
 
 
 def _scores_of_units(scores: Tensor, units: np.ndarray) -> Tensor:
