@@ -172,6 +172,19 @@ def test_columns_that_are_studied_one_by_one_hold_words_and_dates_too(text_file)
     assert unfit == (
         "Of these, left out: 'id' (60 different words), 'land' (one value), 'rare' (5 values)."
     )
+    series = text_file(
+        "\n".join(
+            ["when,t,a,b"]
+            + [
+                f"2024-01-01 {row // 60}:{row % 60:02d},{row},{row % 7},u{row // 30}"
+                for row in range(90)
+            ]
+        ),
+        "s.csv",
+    )
+    assert list(read_tables([series], alone=True, each=True).parts[0]) == ["when", "t", "a", "b"]
+    told = read_tables([series], alone=True, each=True, block="auto")
+    assert list(told.parts[0]) == ["a", "b"] and "'t' (in the order of the rows)" in told.notes[1]
     # What --kind names takes part.
     table = read_tables([path], alone=True, each=True, kinds="size=category,id=ordinal")
     assert list(table.parts[0]) == ["day", "town", "id", "size", "dose", "sick"]

@@ -54,13 +54,21 @@ def kind_of(column: pd.Series) -> str:
     return "numbers and text" if texts.str.match(r"[-+]?[.,]?\d").mean() > 0.5 else "words"
 
 
-def unfit(column: pd.Series, kind: str | None = None) -> str:
-    """Return why a column cannot be studied by itself; nothing if it can."""
+def unfit(column: pd.Series, kind: str | None = None, series: bool = False) -> str:
+    """Return why a column cannot be studied by itself; nothing if it can.
+
+    The time of a series is unfit: it only rises, so no block is longer than its memory.
+    """
     from flatnce.mi.cleaning import FEWEST_ROWS  # loads torch
 
-    is_text = kind_of(column) == "words"
+    found = kind_of(column)
+    is_text = found == "words"
     cells = present(column) if is_text else column.dropna()
     values = cells.nunique()
+    if series and not is_text:
+        moments = _dates(cells)[0] if found == "dates" else cells
+        if moments.is_monotonic_increasing or moments.is_monotonic_decreasing:
+            return "in the order of the rows"
     if len(cells) < FEWEST_ROWS or values < 2:
         return "one value" if values == 1 else f"{len(cells)} values"
     many = is_text and values > MOST_WORDS and kind is None

@@ -168,11 +168,9 @@ def _meaning(estimate: Estimate, shown: Mapping[str, Any]) -> list[Paragraph]:
 
 
 def _flags(estimate: Estimate, unit: str) -> list[Paragraph]:
-    if not estimate.flags:
-        return [Paragraph("None was raised.", "Flags")]
+    named = {f"Flag: {flag.name.replace('_', ' ')}": flag.said(unit) for flag in estimate.flags}
     return [
-        Paragraph(flag.said(unit), f"Flag: {flag.name.replace('_', ' ')}")
-        for flag in estimate.flags
+        Paragraph(text, name) for name, text in (named or {"Flags": "None was raised."}).items()
     ]
 
 

@@ -106,9 +106,9 @@ class _File:
         self.notes[-1] += f" Left out: {', '.join(left)}." if left else ""
         return fit
 
-    def leave_out_unfit(self, frame: pd.DataFrame) -> list[int]:
+    def leave_out_unfit(self, frame: pd.DataFrame, series: bool) -> list[int]:
         """Return the columns that can be studied one by one, with a note of the others."""
-        why = {i: unfit(frame[i], self.said.get(self.names[i])) for i in frame}
+        why = {i: unfit(frame[i], self.said.get(self.names[i]), series) for i in frame}
         fit = [i for i in frame if not why[i]] or list(frame)
         left = [f"{self.names[i]!r} ({why[i]})" for i in frame if i not in fit]
         if left:
@@ -201,7 +201,7 @@ def read_tables(
     wanted = [[*left, *grouped], right] if len(files) == 2 else [[*left, *grouped, *right]]
     frames, total = _load(files, wanted, rows, seed)
     if each and x is None:
-        left = files[0].leave_out_unfit(frames[0][left])
+        left = files[0].leave_out_unfit(frames[0][left], series=block is not None)
     found: dict[str, list[str]] = {}
     sides = (frames[0][left], files[0]), (frames[-1][right], files[-1])
     parts = [encode_each(frame, file.names, file.said, found) for frame, file in sides]
