@@ -97,10 +97,11 @@ def clean(x: Any, y: Any) -> CleanTables:
         if (table == table[:1]).all():
             raise ValueError(f"all rows of {name} are equal (no information); check the input")
         columns, own = None, {}
+        dropped.append(())
         if table.ndim == 2:
             labels = columns_of(source, name, table.shape[1])
             columns = _informative_columns(table, labels, name, notes)
-            dropped.append(tuple(sorted(set(range(len(labels))) - set(columns.tolist()))))
+            dropped[-1] = tuple(sorted(set(range(len(labels))) - set(columns.tolist())))
             table = table[:, columns]
             own = {_content(table[:, k]): labels[column] for k, column in enumerate(columns)}
             found = _label_of(table)
@@ -112,8 +113,6 @@ def clean(x: Any, y: Any) -> CleanTables:
                     continue
                 share = float((count[place] > 1).mean())  # of values that are not unique
                 tied, tied_column = max((tied, tied_column), (share, label))
-        else:
-            dropped.append(())
         if duplicate_rows(table) is not None:
             repeated.append(name)
         tables[number] = table

@@ -55,23 +55,19 @@ def kind_of(column: pd.Series) -> str:
 
 
 def unfit(column: pd.Series, kind: str | None = None, series: bool = False) -> str:
-    """Return why a column cannot be studied by itself; nothing if it can.
-
-    The time of a series is unfit: it only rises, so no block is longer than its memory.
-    """
+    """Return why a column cannot be studied by itself; nothing if it can."""
     from flatnce.mi.cleaning import FEWEST_ROWS  # loads torch
 
     found = kind_of(column)
-    is_text = found == "words"
-    cells = present(column) if is_text else column.dropna()
+    cells = present(column) if found == "words" else column.dropna()
     values = cells.nunique()
-    if series and not is_text:
+    if series and found != "words":  # no block is longer than the memory of time itself
         moments = _dates(cells)[0] if found == "dates" else cells
         if moments.is_monotonic_increasing or moments.is_monotonic_decreasing:
             return "in the order of the rows"
     if len(cells) < FEWEST_ROWS or values < 2:
         return "one value" if values == 1 else f"{len(cells)} values"
-    many = is_text and values > MOST_WORDS and kind is None
+    many = found == "words" and values > MOST_WORDS and kind is None
     return f"{values:,} different words" if many else ""
 
 

@@ -218,8 +218,7 @@ def _groups(cells: pd.Series, group: str | None) -> NDArray[np.int64]:
     """Number the values of a column."""
     if cells.isna().any():
         row = int(cells.index[cells.isna()][0]) + 1
-        problem = f"--group {group} has no value in row {row:,} of the data"
-        raise ValueError(f"{problem}; fill it in, or delete the row")
+        raise ValueError(f"--group {group} has no value in row {row:,} of the data; fill it in")
     return pd.factorize(cells.astype(str), sort=True)[0].astype(np.int64)
 
 
