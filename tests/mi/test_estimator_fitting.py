@@ -12,7 +12,7 @@ from estimator_reference import running_means
 from flatnce.mi import SeparableCritic, critic_for
 from flatnce.mi.bounds import finite_infonce, infonce
 from flatnce.mi.critics import gaussian_critic
-from flatnce.mi.fitting import FitSettings, TrainingCase, _Adam, _Training, calibrated, fit
+from flatnce.mi.fitting import FitSettings, TrainingCase, _Adam, calibrated, fit
 from flatnce.mi.registry import METHODS
 
 
@@ -219,25 +219,6 @@ def test_scores_that_are_no_numbers_are_worth_nothing():
 
 
 # --- Shortcuts of training -----------------------------------------------------------------------
-
-
-def test_towers_that_see_only_distinct_rows_give_the_same_losses_and_gradients():
-    one = member(kind="gaussian")
-    labels = torch.arange(64).remainder(3)[:, None] * torch.ones(1, 2)
-    case = in_float64(TrainingCase(one.critic, one.x, labels, *pairs(48, 1000), 0))
-    with torch.no_grad():
-        for weight in case.critic.parameters():
-            weight.add_(0.1)  # no weight starts at zero, which would hide a gradient
-    training = _Training([case], settings("auto"))
-    batch = next(training._batches())
-    found = []
-    for repeats in ([False, True], []):
-        assert training.repeats == [False, True] or not repeats
-        training.repeats = repeats
-        losses = training._losses(*batch)
-        found.append([losses, *torch.autograd.grad(losses.sum(), training.critics.parameters())])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
 
 
 def test_adam_is_that_of_torch_and_leaves_weights_without_gradient():

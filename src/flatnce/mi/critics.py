@@ -250,6 +250,8 @@ class SeparableCritic(Critic):
 class JointCritic(Critic):
     """A network applied to the concatenated features of each pair: n × m passes, in chunks.
 
+    If the network starts with a linear layer, that layer is applied to each side once.
+
     Arguments:
         network: Maps the concatenated features of x and y, (pairs, width), to one number per
             pair. Pairs must be independent of each other: no batch normalisation.
@@ -273,6 +275,11 @@ class JointCritic(Critic):
         self.network, self.pairs_at_once = network, pairs_at_once
 
     def score(self, left: Tensor, right: Tensor) -> Float[Tensor, "n m"]:
+        first = self._first_layer()
+        if first is not None:
+            weights = first.weight.split((left.shape[1], right.shape[1]), dim=1)
+            left = nn.functional.linear(left, weights[0], first.bias)
+            right = right @ weights[1].T
         step = max(self.pairs_at_once // len(right), 1)
         if len(left) <= step or not torch.is_grad_enabled():
             return torch.cat([self._rows(part, right) for part in left.split(step)])
@@ -283,10 +290,21 @@ class JointCritic(Critic):
     def score_paired(self, left: Tensor, right: Tensor) -> Float[Tensor, " n"]:
         return self.network(torch.cat((left, right), dim=1)).reshape(-1)
 
+    def _first_layer(self) -> nn.Linear | None:
+        if isinstance(self.network, nn.Sequential) and len(self.network) > 1:
+            return self.network[0] if type(self.network[0]) is nn.Linear else None
+        return None
+
     def _rows(self, left: Tensor, right: Tensor) -> Tensor:
         n, m = len(left), len(right)
-        both = left[:, None].expand(n, m, -1), right[None].expand(n, m, -1)
-        return self.network(torch.cat(both, dim=2).reshape(n * m, -1)).reshape(n, m)
+        if self._first_layer() is None:
+            both = left[:, None].expand(n, m, -1), right[None].expand(n, m, -1)
+            return self.network(torch.cat(both, dim=2).reshape(n * m, -1)).reshape(n, m)
+        hidden = (left[:, None] + right[None]).reshape(n * m, -1)
+        assert isinstance(self.network, nn.Sequential)
+        for layer in self.network[1:]:
+            hidden = layer(hidden)
+        return hidden.reshape(n, m)
 
 
 def critic_for(

@@ -18,7 +18,7 @@ from torch.func import functional_call
 from torch.optim.adam import adam
 
 from flatnce.core.diagnostics import best_scale
-from flatnce.mi.bounds import ScoreBlocks, finite_infonce, with_floor
+from flatnce.mi.bounds import ScoreBlocks, finite_infonce, infonce, with_floor
 from flatnce.mi.critics import Critic, StackedCritics, stack_key
 from flatnce.mi.registry import Method
 
@@ -97,7 +97,7 @@ def calibrated(scores: Tensor, start: float, tolerance: float = 1e-2) -> tuple[f
     # Subtracting a critic's c(x) changes nothing but the rounding of squares.
     scores = scores - scores.mean(dim=1, keepdim=True)
     scale = best_scale(scores, start, limits=(1e-4, 1e4), tolerance=tolerance)
-    return scale, float(finite_infonce(scale * scores).mean())
+    return scale, float(infonce(scale * scores))
 
 
 @torch.no_grad()
@@ -185,14 +185,6 @@ class _Adam:
         adam(self.weights, gradients, *state, lr=self.rate, amsgrad=False, maximize=False, **ADAM)
 
 
-def _features(tower: torch.nn.Module, rows: Tensor, repeats: bool) -> Tensor:
-    """Apply a tower to rows or, if many repeat, to the distinct ones."""
-    if not repeats:
-        return tower(rows)
-    distinct, codes = rows.unique(dim=0, return_inverse=True)
-    return tower(distinct).index_select(0, codes)
-
-
 class _Training:
     """The training of one stack of critics."""
 
@@ -207,11 +199,6 @@ class _Training:
             name: weight.detach().clone() for name, weight in self.critics.weights.items()
         }
         self.loss_state: Any = None
-        # The tower of a label or of another category need not see a row twice.
-        single = len(cases) == 1 and stack_key(critics[0]) and self.method.dual is None
-        sides = [side for side in (cases[0].x, cases[0].y) if single and not side.is_cuda]
-        starts = [side[: settings.batch_size] for side in sides]
-        self.repeats = [2 * len(rows.unique(dim=0)) <= len(rows) for rows in starts]
 
     def run(
         self, progress: Callable[[Progress], None] | None, first: int, folds: int
@@ -265,12 +252,7 @@ class _Training:
                 yield x[chosen], y[chosen]
 
     def _losses(self, x: Tensor, y: Tensor) -> Float[Tensor, " c"]:
-        if any(self.repeats):
-            critic = self.cases[0].critic
-            towers = zip((critic.left, critic.right), (x[0], y[0]), self.repeats, strict=True)
-            scores, duals = critic.score(*(_features(*side) for side in towers))[None], None
-        else:
-            scores, duals = self.critics(x, y)
+        scores, duals = self.critics(x, y)
         if scores.device.type == "cpu":  # elsewhere the next evaluation sees it, without a sync
             totals = scores.detach().sum(dim=(1, 2)).tolist()
             for fitted, total in zip(self.fitted, totals, strict=True):

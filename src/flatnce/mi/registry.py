@@ -71,8 +71,8 @@ class Bound:
 
 def _infonce(scores: Tensor, duals: Tensor | None, state: Any) -> tuple[Tensor, Any]:
     """Minus :func:`flatnce.mi.bounds.infonce`, for all critics at once and without its checks."""
-    partners = scores.log_softmax(dim=2).diagonal(dim1=1, dim2=2)
-    return -partners.mean(dim=1) - math.log(scores.shape[2]), state
+    rows = scores.logsumexp(dim=2) - scores.diagonal(dim1=1, dim2=2)
+    return rows.mean(dim=1) - math.log(scores.shape[2]), state
 
 
 def _flatnce(scores: Tensor, duals: Tensor | None, state: Any) -> tuple[Tensor, Any]:
