@@ -79,6 +79,13 @@ def test_the_training_chart_shows_both_curves_and_the_ceiling(html):
     assert ">-20<" not in svg and ">8<" in svg
 
 
+def test_a_ceiling_far_above_the_curves_is_said_and_not_drawn(tmp_path):
+    html = page_of(tmp_path, replace(ESTIMATE, ceiling=50.0))
+    assert "The ceiling, 50 nats, is far above the curves and is not drawn." in words_of(html)
+    svg = re.search(r"<svg[^>]*chart-training.*?</svg>", html, flags=re.S)[0]
+    assert ">ceiling<" not in svg and ">50<" not in svg
+
+
 def test_each_fold_has_its_own_curve_and_numbers_are_in_bits_on_request(tmp_path):
     history = tuple({**r, "fold": fold} for fold in range(3) for r in ESTIMATE.history)
     html = page_of(tmp_path, replace(ESTIMATE, history=history), unit="bits")

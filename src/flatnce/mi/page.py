@@ -191,7 +191,7 @@ def _read_outs(estimate: Estimate, shown: Mapping[str, Any]) -> Section | None:
 
 
 def _training(shown: Mapping[str, Any]) -> Section | None:
-    """Draw training and validation by step, with the ceiling; None if nothing was trained."""
+    """Draw training and validation by step, and a near ceiling; None if nothing was trained."""
     history, unit = shown["history"], shown["unit"]
     factor = unit_factor(unit)
     folds = sorted({record["fold"] for record in history})
@@ -209,6 +209,9 @@ def _training(shown: Mapping[str, Any]) -> Section | None:
         return None
     # The first steps may lie far below zero and would flatten the rest of the curve.
     low = 0.0 if min(known) >= 0 else max(min(known), -0.25 * max(*known, 1e-9))
+    ceiling = shown["ceiling"]
+    far = ceiling is not None and ceiling > 2 * max(known)  # would flatten the curve too
+    caption = TEXTS["curves"] + (TEXTS["far"].format(**shown) if far else "")
     ends = [f"{line.label} ends at {line.y[-1]:.3g}." for line in lines if line.y[-1] is not None]
     svg = line_chart(
         "chart-training",
@@ -217,7 +220,7 @@ def _training(shown: Mapping[str, Any]) -> Section | None:
         lines,
         Axis("step"),
         Axis(f"mutual information ({unit})", low=low),
-        [] if shown["ceiling"] is None else [Reference("ceiling", shown["ceiling"])],
+        [] if ceiling is None or far else [Reference("ceiling", ceiling)],
     )
     numbers = [
         (line.label, f"{step:,.0f}", _number(value, -math.inf))
@@ -225,7 +228,7 @@ def _training(shown: Mapping[str, Any]) -> Section | None:
         for step, value in zip(line.x, line.y, strict=True)
     ]
     table = Table("The curves", ["Curve", "Step", unit], numbers)
-    figure = Figure("Training", svg, TEXTS["curves"], table)
+    figure = Figure("Training", svg, caption, table)
     return Section("Training", [Paragraph(TEXTS["training"])], figures=[figure])
 
 

@@ -5,6 +5,7 @@ import json
 import math
 import re
 import statistics
+from dataclasses import replace
 
 import pytest
 from scipy import stats
@@ -254,3 +255,19 @@ def test_an_unfinished_run_is_not_counted(tmp_path):
     assert difference(runs)["pairs"] == 2
     assert "Left out because they have not finished: going." in page(runs)
     assert "There is nothing to compare" in page([runs[0], runs[-1]])
+
+
+def test_the_sign_of_an_end_next_to_zero_is_visible(tmp_path):
+    settled = compare_runs(write_pairs(tmp_path, [0.02, 0.03, 0.01])).contrasts
+    low = replace(settled[0], paired=Paired(3, -9.1e-5, 1e-5, (-1.8e-4, -3.2e-7)))
+    assert low.paired.reading == "lower" and low.measure.unit == "share"
+    assert low.interval == "−0.02 to −0.00003" and low.signed(9e-6) == "+0.0009"
+    open_one = replace(low, paired=Paired(3, -9.1e-5, 1e-5, (-1.8e-4, 3.2e-7)))
+    assert open_one.interval == "−0.02 to +0.00"
+
+
+def test_the_table_names_the_setting_and_the_page_its_command(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["/usr/bin/flatnce", "compare", "a", "b"])
+    made = compare_runs(crossed(tmp_path), by=["batch_size"]).page()
+    assert made.sections[1].table.header[2:4] == ["batch size 64", "batch size 32"]
+    assert made.facts["Command"] == "flatnce compare a b"

@@ -72,11 +72,7 @@ def run(arguments: list[str]) -> int:
     shown = dict.fromkeys(one["name"] for one in found)
     for name in shown:
         print(wrapped(f"{name}: {PURPOSES[name]}", then="  "))
-    left_out = set(expand(options.protocol)) - shown.keys() - {"transfer-finetune"}
-    if "transfer-linear" in left_out and not options.data:  # of all
-        left_out.remove("transfer-linear")
-        say("transfer-linear: left out, as it needs another set than the run's (--data)")
-    if left_out:
+    if left_out := set(expand(options.protocol)) - shown.keys():
         say(f"{', '.join(sorted(left_out))}: left out, as the set has no labels or is not images")
     say(f"\nadded to {directory / 'results.json'} and {page}")
     return 0

@@ -13,7 +13,9 @@ VALIDATION = 0.1
 PURPOSES: dict[str, str] = read_toml(__file__, "protocols.toml")
 """What each protocol is, and what it is for."""
 
-GROUPS = ("transfer", "all")  # names that stand for several protocols
+# Names that stand for several protocols.
+GROUPS = {"transfer": ["transfer-linear", "transfer-finetune"]}
+GROUPS["all"] = [one for one in PURPOSES if not one.startswith(("transfer", "all"))]
 
 
 @dataclass(frozen=True)
@@ -59,15 +61,11 @@ class Options:
 
 
 def expand(names: Sequence[str]) -> tuple[str, ...]:
-    """The protocols of some names, each once; ``transfer`` is both of its forms, ``all`` all."""
-    known = list(PURPOSES)
+    """The protocols of some names, each once; ``transfer`` is both forms, ``all`` all others."""
     found: list[str] = []
     for name in names:
-        check_choice("protocol", name, known)
-        if name == "transfer":
-            found += ["transfer-linear", "transfer-finetune"]
-        else:
-            found += [one for one in known if one not in GROUPS] if name == "all" else [name]
+        check_choice("protocol", name, list(PURPOSES))
+        found += GROUPS.get(name, [name])
     if not found:
-        raise ValueError(f"protocol=(): name one or more of {', '.join(known)}")
+        raise ValueError(f"protocol=(): name one or more of {', '.join(PURPOSES)}")
     return tuple(dict.fromkeys(found))

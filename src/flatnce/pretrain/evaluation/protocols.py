@@ -429,19 +429,13 @@ def plan(
 ) -> list[tuple[str, str]]:
     """Which protocol on which set, checked before any work starts.
 
-    Without ``data`` each protocol runs on the encoder's own set; those of transfer, if they are
-    named, on the paper's list; of ``all``, on other sets that ``data`` names. One error names
-    all sets that are missing on disk.
+    Without ``data`` each protocol runs on the encoder's own set; those of transfer on the paper's
+    list. One error names all sets that are missing on disk.
     """
     pairs: list[tuple[str, str]] = []
     for name in expand(names):
-        if "all" in names and name == "transfer-finetune" and name not in names:
-            continue  # on the same set it equals finetune
-        elsewhere = name.startswith("transfer-") and "all" not in names
-        chosen = data or (TRANSFER_SETS if elsewhere else (own,))
-        if "all" in names and name == "transfer-linear" and name not in names:
-            chosen = [one for one in chosen if one != own]  # to the own set is not transfer
-        pairs += [(name, one) for one in chosen]
+        usual = TRANSFER_SETS if name.startswith("transfer-") else (own,)
+        pairs += [(name, one) for one in data or usual]
     sets = list(dict.fromkeys(one for _, one in pairs))
     missing = missing_sets(sets, root)
     if missing:

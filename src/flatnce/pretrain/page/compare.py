@@ -8,12 +8,13 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
+from flatnce.environment import environment
 from flatnce.messages import check_choice
 from flatnce.pretrain.page import CATALOGUE, TEXT
 from flatnce.pretrain.runs.log import Run, protocol_name, read_run
 from flatnce.pretrain.training.config import BOOKKEEPING, TrainConfig
 from flatnce.report.charts import Axis, Line, forest_chart
-from flatnce.report.page import Figure, Page, Paragraph, Section, Table
+from flatnce.report.page import Figure, Page, Paragraph, Section, Table, origin_of
 from flatnce.report.text import OBJECTIVES, UNITS, VARIABLES
 
 __all__ = ["Comparison", "by_name", "compare_runs", "difference_columns"]
@@ -121,11 +122,23 @@ class Contrast:
             return f"pooled over {', '.join(map(setting_label, self.pooled_over))}"
         return settings_text(self.within) or "all runs"
 
+    def signed(self, value: float) -> str:
+        """A difference in the unit, with its sign if the interval excludes zero, however small."""
+        text, number = self.measure.text(value, "+"), UNITS[self.measure.unit][0] * value
+        if self.paired.settled and not re.search("[1-9]", text):
+            text = f"{number:+.{-math.floor(math.log10(abs(number)))}f}".replace("-", "−")
+        return text
+
+    @property
+    def interval(self) -> str:
+        """The ends of the interval; empty without one."""
+        return " to ".join(map(self.signed, self.paired.interval or ()))
+
     @property
     def said(self) -> str:
         """The contrast in a few words."""
-        mean, ends = self.paired.mean, _interval(self)
-        difference = "" if mean is None else f"{self.measure.text(mean, '+')}, "
+        mean, ends = self.paired.mean, self.interval
+        difference = "" if mean is None else f"{self.signed(mean)}, "
         found = f"{difference[:-2]} ({ends}), " if ends else difference
         return f"{self.name}, {self.place}: {found}{self.paired.reading}"
 
@@ -168,7 +181,7 @@ class Comparison:
         going = [run.directory.name for run in self.runs if not run.finished]
         if going:
             about += f" Left out because they have not finished: {', '.join(going)}."
-        facts = {}
+        facts = origin_of({"command": environment()["command"]})
         for label, key in (("Device", "device"), ("flatnce", "flatnce"), ("torch", "torch")):
             values = dict.fromkeys(str(run.environment.get(key) or "unknown") for run in self.runs)
             facts[label] = "; ".join(values)
@@ -357,15 +370,11 @@ def difference_columns(
     for number, side in enumerate(contrasts[0].sides):
         shown = [one.measure.text(one.means[number]) for one in contrasts]
         columns[side] = ["" if text == "nan" else text for text in shown]  # without pairs
-    means = [(one.measure, one.paired.mean) for one in contrasts]
-    columns["difference"] = ["" if v is None else m.text(v, "+") for m, v in means]
-    columns["95 % interval"] = [_interval(one) for one in contrasts]
+    means = [(one, one.paired.mean) for one in contrasts]
+    columns["difference"] = ["" if mean is None else one.signed(mean) for one, mean in means]
+    columns["95 % interval"] = [one.interval for one in contrasts]
     columns["reading"] = [one.paired.reading for one in contrasts]
     return columns
-
-
-def _interval(one: Contrast) -> str:
-    return " to ".join(one.measure.text(end, "+") for end in one.paired.interval or ())
 
 
 def _table(contrasts: Sequence[Contrast]) -> Table:
@@ -373,7 +382,9 @@ def _table(contrasts: Sequence[Contrast]) -> Table:
     names = [one.measure.heading + (f", {one.place}" if several else "") for one in contrasts]
     columns = difference_columns(contrasts, "measure", names)
     rows = list(zip(*columns.values(), strict=True))
-    return Table(contrasts[0].name, list(columns), rows, remarks=True)
+    header = list(columns)
+    header[2:4] = map(settings_text, (contrasts[0].group, contrasts[0].against))
+    return Table(contrasts[0].name, header, rows, remarks=True)
 
 
 def _forest(contrasts: Sequence[Contrast]) -> Figure:

@@ -139,7 +139,8 @@ def page_of_run(directory: str | Path) -> Page:
     }
     title, about = f"Training run {run.directory.name}", _about(run, settings)
     kept = [one for one in sections if one.prose or one.table or one.figures]
-    return Page(title, lead, kept, facts, about, _progress(run, settings))
+    live = {"live": TEXT["live_finished"]} if run.finished else {}
+    return Page(title, lead, kept, facts, about, _progress(run, settings), **live)
 
 
 def evaluation_row(result: Mapping[str, Any]) -> tuple[str, ...]:
@@ -211,7 +212,8 @@ def _about(run: Run, settings: Mapping[str, Any]) -> str:
     if train.get("negatives"):
         what += f", with {train['negatives']:,.0f} negatives per sample"
     epochs = settings.get("epochs", "?")
-    return f"{what}, for {epochs} {'epoch' if epochs == 1 else 'epochs'}."
+    what += f", for {epochs} {'epoch' if epochs == 1 else 'epochs'}."
+    return f"{what} The run has finished." if run.finished else what
 
 
 def _progress(run: Run, settings: Mapping[str, Any]) -> Progress | None:

@@ -6,8 +6,9 @@
   const said = document.getElementById("live-said");
   const when = document.getElementById("live-when");
   let state = document.documentElement.dataset.state;
-  // When the last measurement was written, by the clock of the reader.
-  const dated = (root) => Date.now() - 1000 * Number(root.dataset.age || 0);
+  let follows = document.documentElement.dataset.said;
+  // When the last measurement was written, by the clock of the reader; NaN if none will follow.
+  const dated = (root) => Date.now() - 1000 * Number(root.dataset.age ?? NaN);
   let measured = dated(document.documentElement);
 
   // A screen reader announces this, so it changes only when there is news.
@@ -53,11 +54,13 @@
         if (page.ok) {
           const newer = new DOMParser().parseFromString(await page.text(), "text/html");
           state = newer.documentElement.dataset.state;
+          follows = newer.documentElement.dataset.said;
           measured = dated(newer.documentElement);
           take(newer);
+          tell();
         }
       }
-      say("This page follows the run.");
+      say(follows);
     } catch {
       say("The server has stopped: this is the last state.");
     }
@@ -67,7 +70,7 @@
     const age = Math.max(0, Math.round((Date.now() - measured) / 1000));
     const minutes = Math.floor(age / 60), hours = Math.floor(minutes / 60);
     const said = hours ? `${hours} h ${minutes % 60} min` : minutes ? `${minutes} min ${age % 60} s` : `${age} s`;
-    when.textContent = `Updated ${said} ago.`;
+    when.textContent = Number.isNaN(age) ? "" : `Updated ${said} ago.`;
   };
   tell();
   setInterval(tell, 1000);
