@@ -16,7 +16,7 @@ from flatnce.mi import (
     perceptron,
 )
 from flatnce.mi.bounds import flo, tuba
-from flatnce.mi.critics import gaussian_critic
+from flatnce.mi.critics import gaussian_critic, whitening
 
 KINDS = ("dot", "cosine", "joint")
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -173,6 +173,16 @@ def test_linear_maps_of_the_columns_change_nothing(unit, offset):
     a, b = (random.normal(size=(2, 2)) + 2 * np.eye(2) for _ in range(2))
     found = gap((x @ a * unit + offset, y @ b - offset), correlations, plain=(x, y))
     np.testing.assert_allclose(found, found[0, 0], atol=2e-2)
+
+
+@pytest.mark.parametrize("rows, columns", [(12, 5), (5, 12)])
+def test_whitened_rows_have_the_products_of_the_ridged_inverse_covariance(rows, columns):
+    table = np.random.default_rng(0).normal(size=(rows, columns))
+    covariance = table.T @ table / rows
+    ridge = (columns / rows) ** 2 * np.trace(covariance) / columns
+    wanted = table @ np.linalg.inv(covariance + ridge * np.eye(columns)) @ table.T
+    white = table @ whitening(table)
+    np.testing.assert_allclose(white @ white.T, wanted, atol=1e-9)
 
 
 def test_correlations_come_from_validation_rows():

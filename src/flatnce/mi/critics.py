@@ -415,7 +415,7 @@ def gaussian_critic(
         [(table - centre) / size for table, (centre, size) in zip(tables, maps, strict=True)]
         for tables in (train, validation)
     )
-    whitened = [_whitening(table) for table in first]
+    whitened = [whitening(table) for table in first]
     cross = (first[0] @ whitened[0]).T @ (first[1] @ whitened[1]) / len(first[0])
     left, _, right = np.linalg.svd(cross, full_matrices=False)
     directions = [whitened[0] @ left, whitened[1] @ right.T]
@@ -445,10 +445,16 @@ def _standardisation(table: NDArray[np.float64]) -> tuple[NDArray[Any], NDArray[
     return centre, np.where(size > 0, size, 1.0)
 
 
-def _whitening(table: NDArray[np.float64]) -> NDArray[np.float64]:
-    values, vectors = np.linalg.eigh(table.T @ table / len(table))
+def whitening(table: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the map that makes centred columns uncorrelated and equally large, with a ridge."""
+    rows, columns = table.shape
+    if columns > rows:  # in all other directions the rows are 0
+        vectors, sizes, _ = np.linalg.svd(table.T, full_matrices=False)
+        values = sizes**2 / rows
+    else:
+        values, vectors = np.linalg.eigh(table.T @ table / rows)
     # With few rows per column, small variances are noise, and dividing by them amplifies it.
-    ridge = (table.shape[1] / len(table)) ** 2 * values.mean()
+    ridge = (columns / rows) ** 2 * values.sum() / columns
     return vectors / np.sqrt(np.maximum(values, 1e-6 * values.max()) + ridge + 1e-12)
 
 
