@@ -104,6 +104,7 @@ def test_one_lazily_opened_image_may_stand_in_a_list_several_times(encoder, phot
         def load(self):
             assert reading.acquire(blocking=False), "two threads read one image"
             time.sleep(0.02)
+            self.file.load()
             self.is_read = True
             reading.release()
 
@@ -185,6 +186,10 @@ def test_an_export_and_the_hubs_folder_give_the_features_of_the_run(tmp_path, fo
 def test_a_name_that_is_nothing_is_answered_with_the_nearest(encoder):
     with pytest.raises(ValueError, match="did you mean 'first'"):
         flatnce.load("frist")
+    with pytest.raises(ValueError, match=r"^name='frist' is not a run directory"):
+        flatnce.load("frist")
+    with pytest.raises(ValueError, match=r"^data='digit' is not a data set"):
+        flatnce.train("digit")
 
 
 # The command.

@@ -12,6 +12,7 @@ import tyro
 
 from flatnce.cli import ENTRIES, HOMES
 from flatnce.cli.options import ALIASES, bare, leaves, parse_options
+from flatnce.messages import check_choice
 from flatnce.toml_files import read_toml
 
 CHOICES = read_toml(__file__, "choices.toml")
@@ -35,9 +36,7 @@ class CompletionOptions:
     """
 
     # Which shell.
-    shell: Annotated[
-        Literal["bash", "zsh", "fish"], tyro.conf.Positional, tyro.conf.arg(metavar="SHELL")
-    ]
+    shell: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="|".join(SCRIPTS))]
 
 
 def run(arguments: list[str]) -> int:
@@ -45,7 +44,9 @@ def run(arguments: list[str]) -> int:
     if arguments[:1] == ["words"]:  # asked by the script
         print("\n".join(words_for(os.environ.get("COMP_LINE", ""))))
     else:
-        print(SCRIPTS[parse_options(CompletionOptions, "completion", arguments).shell])
+        shell = parse_options(CompletionOptions, "completion", arguments).shell
+        check_choice("shell", shell, SCRIPTS)
+        print(SCRIPTS[shell])
     return 0
 
 

@@ -15,6 +15,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import is_dataclass
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from flatnce.cli.short_help import ENTRIES, print_help_text
 from flatnce.messages import did_you_mean, wrapped
 from flatnce.toml_files import read_toml
 
@@ -110,11 +111,11 @@ def parse_options(
     except SystemExit as stop:
         said.seek(0)
         if helps:
-            from flatnce.cli.short_help import print_help_text
-
             print_help_text(_tidied(said.read(), "preset" in leaves(kind)).rstrip("\n"))
             raise
-        hint = f"`flatnce {command.split()[0]} --help-all` lists the options"
+        name = command.split()[0]
+        flag = "--help-all" if "main" in ENTRIES[name] else "--help"  # as that one says
+        hint = f"`flatnce {name} {flag}` lists the options"
         raise ValueError(_one_line(said.read(), stop, leaves(kind), line, hint)) from stop
 
 
@@ -122,7 +123,7 @@ def forget_options() -> None:
     """Forget how the options of an earlier command were typed."""
     _typed.clear()
     _switches.clear()
-    _typed["RUN"] = ""
+    _typed["run"] = ""
 
 
 def as_typed(message: str) -> str:

@@ -41,7 +41,7 @@ class DoctorOptions:
 
 def run(arguments: list[str]) -> int:
     """Run the command and return the exit code: 0 whatever is found."""
-    options = parse_options(DoctorOptions, "doctor", arguments)
+    options = parse_options(DoctorOptions, "doctor", arguments, renamed={"name": ""})
     given = asdict(options)
     target, as_json = given.pop("target"), given.pop("json")
     if target is None:

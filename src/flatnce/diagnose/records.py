@@ -69,7 +69,7 @@ def examine_run(
     from flatnce.pretrain.training.learner import build_objective
     from flatnce.pretrain.training.saved import KIND, run_status
 
-    place = find_run(name)
+    place = find_run(name, "name")
     run = read_run(place, KIND)
     config = TrainConfig.from_plain(run.config, place / "config.json")
     objective = type(build_objective(config.loss, steps=1)).__name__

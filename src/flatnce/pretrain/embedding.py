@@ -160,7 +160,7 @@ def load(name: str | Path, *, step: int | None = None, device: str = "auto") -> 
     folder = _exported_folder(Path(name).expanduser())
     prepare: CentreCrop | Callable[[Any], Any] | None
     if folder is None:
-        place = find_run(name)
+        place = find_run(name, "name")
         loaded = load_encoder(place, step, chosen)
         network, usual = loaded.encoder.backbone, (loaded.channels, loaded.size, loaded.size)
         mean, std = loaded.normalisation

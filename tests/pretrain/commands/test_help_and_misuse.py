@@ -32,6 +32,22 @@ def test_help_fits_a_screen(typed, words, capsys):
 
 
 @pytest.mark.parametrize(
+    "typed, said",
+    [
+        ("resume --help", "--evaluate [NAME ...] Protocols to evaluate with"),
+        ("completion --help", "bash|zsh|fish Which shell."),
+        ("data --help", "[NAME] Name of the data set"),
+        ("compare --help", "--out PATH The file of the page; by default comparison.html here"),
+        ("compare --help", "--watch Serve the page on this machine and update it while"),
+        ("report --help", "--out PATH The file of the page; by default report.html in the run's"),
+    ],
+)
+def test_help_says_what_an_argument_is_for_this_command(typed, said, capsys):
+    assert main(typed.split()) == 0
+    assert said in " ".join(capsys.readouterr().out.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
     "typed, code, words",
     [
         ("train digist", 2, "did you mean 'digits'"),

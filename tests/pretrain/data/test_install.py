@@ -160,6 +160,17 @@ def test_another_file_than_published_is_refused_and_removed(server, cifar10, roo
     assert left_in(root) == set()
 
 
+def test_a_set_that_cannot_be_fetched_leaves_no_empty_folder(server, cifar10, root):
+    server.cut_after = [0] * 40
+    with pytest.raises(MissingData, match="could not be fetched"):
+        fetch("cifar10", root / "deep" / "er")
+    assert not root.exists()
+    root.mkdir()
+    with pytest.raises(MissingData, match="could not be fetched"):
+        fetch("cifar10", root / "deep")
+    assert list(root.parent.glob("root/*")) == [] and root.is_dir()
+
+
 def test_a_transfer_that_was_given_up_is_resumed_later(server, cifar10, root):
     server.cut_after = [2000] + [0] * 20
     with pytest.raises(MissingData, match=r"2,000 of .* bytes are kept, so run it again"):

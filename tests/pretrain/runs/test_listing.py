@@ -164,7 +164,7 @@ def test_runs_are_sorted_by_any_number_and_those_without_come_last(runs):
 def test_names_are_found_in_the_folder_of_the_variable(runs, tmp_path):
     assert find_run("first") == runs / "first"
     assert find_run("study/infonce-1") == runs / "study" / "infonce-1"
-    with pytest.raises(ValueError, match="did you mean 'first'"):
+    with pytest.raises(ValueError, match=r"^run='frist' is not .*did you mean 'first'"):
         find_run("frist")
     with pytest.raises(ValueError, match="did you mean 'study/infonce-0'"):
         find_run("study/infonc-0")

@@ -497,7 +497,7 @@ def test_the_commands_take_import_paths_in_the_working_directory(tmp_path, monke
     assert "96 samples" in capsys.readouterr().out
     assert main(["evaluate", "mine", "--protocol", "knn"]) == 0
     assert main(["train", "my_things:Rowz"]) == 2
-    assert "--data my_things:Rowz cannot be imported" in capsys.readouterr().err
+    assert "'my_things:Rowz' cannot be imported" in capsys.readouterr().err
     for more in ((), ("--dry-run",)):
         assert main(["train", "my_things:Rows", *typed.split()[2:4], "--name", "two", *more]) == 2
         said = " ".join(capsys.readouterr().err.split())

@@ -23,12 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PageOptions:
-    """Where a page is written, and what is written with it."""
+    """How a page is shown, and what is written with it."""
 
-    # The file; by default report.html in the run's directory, of several runs
-    # comparison.html here (none with --json).
-    out: Path | None = None
-    watch: bool = False  # Serve the page on this machine and follow the run while it goes on.
+    watch: bool = False  # Serve the page on this machine and update it while training goes on.
     port: int = 0  # Where to serve; any free port by default.
     # Also write every chart for a paper into this folder, as PDF, SVG and PNG.
     figures: Path | None = None
@@ -51,7 +48,9 @@ class CompareOptions:
     against: Annotated[str | None, tyro.conf.arg(metavar="VALUE")] = None
     pool: bool = False  # Pool the pairs over all values of the other settings.
     replace: bool = False  # Replace an earlier page of that name.
-    # Where the page goes.
+    # The file of the page; by default comparison.html here (none with --json).
+    out: Path | None = None
+    # What is done with the page.
     page: Annotated[PageOptions, tyro.conf.arg(name="")] = field(default_factory=PageOptions)
 
 
@@ -59,16 +58,21 @@ def run(arguments: list[str]) -> int:
     """Run the command and return the exit code."""
     options = parse_options(CompareOptions, "compare", arguments)
     asked = {name: getattr(options, name) for name in ("by", "against", "pool")}
-    return compare(named_runs(options.runs), options.page, options.replace, **asked)
+    runs = named_runs(options.runs)
+    return compare(runs, options.out, options.page, options.replace, **asked)
 
 
 def compare(
-    directories: Sequence[Path], options: PageOptions, replace: bool = False, **asked: Any
+    directories: Sequence[Path],
+    out: Path | None,
+    options: PageOptions,
+    replace: bool = False,
+    **asked: Any,
 ) -> int:
     """Print the contrasts of runs, write the page and figures; return the exit code."""
     from flatnce.pretrain.page.compare import compare_runs
 
-    out = _place(options, replace)
+    out = _place(out, options.json, replace)
     found = compare_runs(directories, **asked)
     if not options.json:
         print("\n".join([*difference_lines(found), ""]))
@@ -79,15 +83,15 @@ def compare(
     return publish(directories, out, page, options, differences=found.plain())
 
 
-def _place(options: PageOptions, replace: bool) -> Path | None:
+def _place(out: Path | None, json: bool, replace: bool) -> Path | None:
     """The file of the page: a new name, unless an earlier one is to be replaced.
 
     With ``--json`` a page is written only where ``--out`` says.
     """
-    if options.out is not None and options.out.is_file() and not replace:
-        raise ValueError(f"--out {options.out} already exists; name another, or --replace it")
-    if options.out is not None or options.json:
-        return options.out
+    if out is not None and out.is_file() and not replace:
+        raise ValueError(f"--out {out} already exists; name another, or --replace it")
+    if out is not None or json:
+        return out
     usual = Path("comparison.html")
     numbered = (usual.with_stem(f"{usual.stem}-{number}") for number in itertools.count(2))
     free = (path for path in itertools.chain([usual], numbered) if replace or not path.exists())

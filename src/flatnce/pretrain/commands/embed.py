@@ -32,7 +32,7 @@ class EmbedOptions:
 
 def run(arguments: list[str]) -> int:
     """Run the command and return the exit code."""
-    options = parse_options(EmbedOptions, "embed", arguments)
+    options = parse_options(EmbedOptions, "embed", arguments, renamed={"name": ""})
     out, folder = options.out, options.folder.expanduser()
     if not folder.is_dir():
         raise ValueError(f"FOLDER={str(options.folder)!r} is not a folder; name one of images")

@@ -27,7 +27,10 @@ class ReportOptions:
     no_pictures: bool = False  # Show the labels of neighbours without small pictures.
     step: int | None = None  # Which checkpoint to inspect; the newest by default.
     device: str = "auto"  # auto, cpu, cuda or cuda:1.
-    # Where the page goes.
+    # The file of the page; by default report.html in the run's directory, of several runs
+    # comparison.html here (none with --json).
+    out: Path | None = None
+    # What is done with the page.
     page: Annotated[PageOptions, tyro.conf.arg(name="")] = field(default_factory=PageOptions)
 
 
@@ -42,13 +45,13 @@ def run(arguments: list[str]) -> int:
                 time.sleep(0.5)
     directories = named_runs(options.runs)
     if len(directories) > 1:
-        return compare(directories, options.page)
+        return compare(directories, options.out, options.page)
     from flatnce.pretrain.page.run import page_of_run
 
     (directory,) = directories
     return publish(
         directories,
-        options.page.out or directory / "report.html",
+        options.out or directory / "report.html",
         partial(page_of_run, directory),
         options.page,
         partial(_inspect, directory, options),

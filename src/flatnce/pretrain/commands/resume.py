@@ -24,7 +24,7 @@ class ResumeOptions:
     step: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     # Protocols to evaluate with on the test set at the end; may be empty. By default knn and
     # linear, unless the run is evaluated already.
-    evaluate: tuple[str, ...] | None = None
+    evaluate: Annotated[tuple[str, ...] | None, tyro.conf.arg(metavar="[NAME ...]")] = None
     devices: int = 1  # Number of GPUs (or CPU processes) that share the batch; starts torchrun.
     quiet: Switch = False  # Print only the results at the end.
     json: Switch = False  # Print the results as JSON and nothing else.

@@ -44,7 +44,7 @@ class TrainOptions:
     # Settings to start from; by default those made for the data set.
     preset: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     # Protocols to evaluate with on the test set at the end; may be empty.
-    evaluate: tuple[str, ...] = ("knn", "linear")
+    evaluate: Annotated[tuple[str, ...], tyro.conf.arg(metavar="[NAME ...]")] = ("knn", "linear")
     devices: int = 1  # Number of GPUs (or CPU processes) that share the batch; starts torchrun.
     replace: Switch = False  # Remove an earlier run of that name.
     dry_run: Switch = False  # Print the config, K, memory, and the stage that bounds the speed.
@@ -129,7 +129,8 @@ def evaluate_and_report(outcome: "Outcome", protocols: Sequence[str] | None, as_
 def renamed_in(arguments: Sequence[str]) -> dict[str, str]:
     """Arguments in messages whose options have other names; the data set is typed without one."""
     typed = {argument.partition("=")[0] for argument in arguments}
-    return {**RENAMED, "name": "data" if "--data" in typed else ""}
+    option = "data" if "--data" in typed else ""
+    return {**RENAMED, "name": option, "data": option}
 
 
 def split_data(arguments: list[str], command: str) -> tuple[str, list[str]]:

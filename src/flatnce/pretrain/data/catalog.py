@@ -121,8 +121,10 @@ def is_path(name: str) -> bool:
     return found or name.endswith(".tar")
 
 
-def find(name: str) -> Entry:
+def find(name: str, argument: str = "name") -> Entry:
     """The entry of a data set; a ValueError with similar names if there is none.
+
+    The message calls the name ``argument``.
 
     Examples:
         >>> find("cifar10").splits["test"]
@@ -131,9 +133,10 @@ def find(name: str) -> Entry:
     if name in CATALOG:
         return CATALOG[name]
     hint = did_you_mean(name.lower(), CATALOG, "choose another.", cutoff=0.5)
+    hint = f"did you mean ./{name}?" if Path(name).is_dir() else hint
     raise ValueError(
-        f"name={name!r} is not a data set; {hint} There are {', '.join(CATALOG)}; a folder of "
-        "images is named by its path, with a slash: ./photos"
+        f"{argument}={name!r} is not a data set; {hint} There are {', '.join(CATALOG)}; a folder "
+        "of images is named by its path, with a slash: ./photos"
     )
 
 

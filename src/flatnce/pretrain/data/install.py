@@ -16,6 +16,7 @@ import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,7 @@ def fetch(name: str, root: str | Path | None = None, *, report: Report | None = 
     layout = entry.layouts[0]
     _check_free(where / layout.folder)
     downloads = where / "downloads"
+    made = [one for one in (downloads, *downloads.parents) if not one.exists()]
     downloads.mkdir(parents=True, exist_ok=True)
     try:
         archives = [download(item, downloads, report) for item in layout.downloads]
@@ -76,8 +78,9 @@ def fetch(name: str, root: str | Path | None = None, *, report: Report | None = 
         for archive in archives:
             archive.unlink()
     finally:
-        if not any(downloads.iterdir()):
-            downloads.rmdir()
+        for one in made or [downloads]:
+            with suppress(OSError):  # it holds something
+                one.rmdir()
     return Installed(name, folder, "fetched", f"the checksum of {len(archives)} downloads")
 
 
@@ -136,6 +139,8 @@ def _transfer_all(item: Download, partial: Path, report: Report | None) -> None:
             time.sleep(PAUSE_SECONDS * attempt)
     if _size(partial) == item.bytes:
         return
+    if not _size(partial):
+        partial.unlink(missing_ok=True)
     raise MissingData(
         f"{item.file} could not be fetched ({failure}); {_size(partial):,} of {item.bytes:,} "
         f"bytes are kept, so run it again to go on. If you have the file, copy it to "

@@ -87,23 +87,24 @@ def run_names(folder: Path | None = None, depth: int = 2) -> list[str]:
     return sorted(found)
 
 
-def find_run(name: str | Path) -> Path:
-    """The directory of a run, given as a name in the folder of runs or as a path."""
-    place = place_of(name)
+def find_run(name: str | Path, argument: str = "run") -> Path:
+    """The directory of a run, given as a name in the folder of runs or as a path.
+
+    A message calls the name ``argument``.
+    """
+    place, called = place_of(name), f"{argument}={str(name)!r}"
     if place is not None and (_restored(place) / CONFIG).is_file():
         return place
     if place is not None and not (place / SWEEP).is_file():
-        raise ValueError(f"RUN={str(name)!r} is being replaced by another process; wait for it")
+        raise ValueError(f"{called} is being replaced by another process; wait for it")
     if place is not None:
         inside = run_names(place, 1)
         one = f", for example {name}/{inside[0]}" if inside else "; none has started"
-        raise ValueError(
-            f"RUN={str(name)!r} is a sweep of {len(inside)} runs; name one of them{one}"
-        )
+        raise ValueError(f"{called} is a sweep of {len(inside)} runs; name one of them{one}")
     there = run_names()
     known = [*there, *dict.fromkeys(one.partition("/")[0] for one in there if "/" in one)]
     raise ValueError(
-        f"RUN={str(name)!r} is not a run directory or the name of one; "
+        f"{called} is not a run directory or the name of one; "
         f"{did_you_mean(str(name), known, _known(there))}"
     )
 

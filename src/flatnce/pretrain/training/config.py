@@ -367,6 +367,6 @@ def starting_config(data: Any, name: str | None = None) -> TrainConfig:
     if not isinstance(data, str):
         return preset(name or "own").override(data=data)
     known = is_path(data) or is_own(data) or data in PRESETS
-    usual = preset(data if known else find(data).name)
+    usual = preset(data if known else find(data, "data").name)
     # The split to train on depends on the data set, not on the preset.
     return usual if name is None else preset(name).override(data=data, split=usual.data.split)
