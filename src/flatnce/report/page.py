@@ -176,7 +176,7 @@ def origin_of(environment: Mapping[str, Any]) -> dict[str, str]:
     device, threads = environment.get("device"), environment.get("threads")
     found = {
         "Command": shlex.join(environment.get("command", [])),
-        "Device": f"{device} ({threads} threads)" if device and threads else device,
+        "Device": f"{device} (threads: {threads})" if device and threads else device,
         "flatnce": f"{release}, commit {commit}" if release and commit else release,
         "Python": environment.get("python"),
         "torch": environment.get("torch"),

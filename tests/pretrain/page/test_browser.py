@@ -230,7 +230,7 @@ def test_the_watched_page_follows_the_run_and_keeps_what_is_open(chromium, tmp_p
         assert "This page follows training." in chromium.run("document.body.innerText")
         log.finish({"step": 440, "seconds": 120.0, "verdict": "healthy since step 20: fine"})
         said = "document.querySelector('.live').textContent"
-        chromium.until(lambda: "The run has finished" in chromium.run(said))
+        chromium.until(lambda: "what is evaluated later" in chromium.run(said))
         assert "Updated" not in chromium.run(said)
         lead = chromium.run("document.getElementById('lead').textContent")
         assert "The run has finished." in lead and "Epoch" not in lead
