@@ -51,8 +51,8 @@ def column_lines(
     for heading in list(kept)[:2]:
         over = sum(widths.values()) + 2 * len(widths) - 2 - room
         if over > 0 and widths[heading] > NAME_WIDTH:
-            least = max(NAME_WIDTH, len(heading))
-            kept[heading] = _shortened(kept[heading], int(max(least, widths[heading] - over)))
+            width = max(NAME_WIDTH, len(heading), widths[heading] - int(over))
+            kept[heading] = _shortened(kept[heading], width)
             widths[heading] = max(map(len, (heading, *kept[heading])))
     for heading in dispensable:
         if sum(widths.values()) + 2 * len(widths) - 2 > room and heading in kept:
@@ -76,9 +76,7 @@ def column_lines(
 def _shortened(names: Sequence[str], width: int) -> Sequence[str]:
     """Names without the middle of long ones; as they are where two would look alike."""
     half = (width - 1) // 2
-    short = [
-        one if len(one) <= width else f"{one[: width - half - 1]}…{one[-half:]}" for one in names
-    ]
+    short = [one if len(one) <= width else f"{one[: width // 2]}…{one[-half:]}" for one in names]
     return short if len(set(short)) == len(set(names)) else names
 
 

@@ -114,8 +114,8 @@ def parse_options(
             print_help_text(_tidied(said.read(), "preset" in leaves(kind)).rstrip("\n"))
             raise
         name = command.split()[0]
-        flag = "--help-all" if "main" in ENTRIES[name] else "--help"  # as that one says
-        hint = f"`flatnce {name} {flag}` lists the options"
+        whole = "-all" * ("main" in ENTRIES[name])  # where --help is a part
+        hint = f"`flatnce {name} --help{whole}` lists the options"
         raise ValueError(_one_line(said.read(), stop, leaves(kind), line, hint)) from stop
 
 

@@ -58,21 +58,16 @@ def run(arguments: list[str]) -> int:
     """Run the command and return the exit code."""
     options = parse_options(CompareOptions, "compare", arguments)
     asked = {name: getattr(options, name) for name in ("by", "against", "pool")}
-    runs = named_runs(options.runs)
-    return compare(runs, options.out, options.page, options.replace, **asked)
+    out = page_place(options.out, options.page.json, options.replace)
+    return compare(named_runs(options.runs), out, options.page, **asked)
 
 
 def compare(
-    directories: Sequence[Path],
-    out: Path | None,
-    options: PageOptions,
-    replace: bool = False,
-    **asked: Any,
+    directories: Sequence[Path], out: Path | None, options: PageOptions, **asked: Any
 ) -> int:
     """Print the contrasts of runs, write the page and figures; return the exit code."""
     from flatnce.pretrain.page.compare import compare_runs
 
-    out = _place(out, options.json, replace)
     found = compare_runs(directories, **asked)
     if not options.json:
         print("\n".join([*difference_lines(found), ""]))
@@ -83,7 +78,7 @@ def compare(
     return publish(directories, out, page, options, differences=found.plain())
 
 
-def _place(out: Path | None, json: bool, replace: bool) -> Path | None:
+def page_place(out: Path | None, json: bool, replace: bool = False) -> Path | None:
     """The file of the page: a new name, unless an earlier one is to be replaced.
 
     With ``--json`` a page is written only where ``--out`` says.

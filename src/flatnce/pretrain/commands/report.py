@@ -11,7 +11,7 @@ import tyro
 from flatnce.cli.options import parse_options
 from flatnce.messages import say
 from flatnce.pretrain.commands import RunNames
-from flatnce.pretrain.commands.compare import PageOptions, compare, publish
+from flatnce.pretrain.commands.compare import PageOptions, compare, page_place, publish
 from flatnce.pretrain.runs.folder import is_several, named_runs, place_of, runs_folder
 from flatnce.pretrain.runs.log import read_run
 
@@ -45,7 +45,8 @@ def run(arguments: list[str]) -> int:
                 time.sleep(0.5)
     directories = named_runs(options.runs)
     if len(directories) > 1:
-        return compare(directories, options.out, options.page)
+        out = page_place(options.out, options.page.json)
+        return compare(directories, out, options.page)
     from flatnce.pretrain.page.run import page_of_run
 
     (directory,) = directories

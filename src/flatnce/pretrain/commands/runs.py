@@ -79,20 +79,14 @@ def run(arguments: list[str]) -> int:
 def show_runs(
     rows: Sequence[Summary], means: Sequence[Summary] = (), asked: Sequence[str] = ()
 ) -> None:
-    """Print a table of runs, and one of their means.
-
-    Columns that find no room are left out, unless they are ``asked`` for, in conditions too.
-    """
+    """Print a table of runs and one of means; columns of conditions that were asked for stay."""
     cells = [_cells(row) for row in rows]
     columns = {heading: [row[heading] for row in cells] for heading in cells[0]}
     # A setting that is the same in every row goes first.
     same = [one for one in ("data", "batch", "objective") if len(set(columns[one])) == 1]
     keys = {key_of(re.split("[<>=!]", one)[0]) for one in asked}
-    print(
-        "\n".join(
-            column_lines(columns, [h for h in (*same, *DISPENSABLE) if key_of(h) not in keys])
-        )
-    )
+    dispensable = [one for one in (*same, *DISPENSABLE) if key_of(one) not in keys]
+    print("\n".join(column_lines(columns, dispensable)))
     if means:
         columns = {"runs": [one["runs"] for one in means]}
         columns["seeds"] = [str(len(one["seeds"])) for one in means]

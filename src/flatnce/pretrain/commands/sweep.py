@@ -141,10 +141,10 @@ def _sweep(configs: Mapping[str, TrainConfig], options: SweepOptions, directory:
             at_once, devices = options.at_once, options.devices
             runs = sweep(configs, directory, at_once=at_once, devices=devices, report=report)
     except KeyboardInterrupt:  # the second: nothing was saved since the last checkpoints
-        again = (
-            f"continue from the checkpoints: flatnce sweep --resume {quote(run_name(directory))}"
+        again = f"flatnce sweep --resume {quote(run_name(directory))}"
+        print(
+            f"flatnce sweep: interrupted; continue from the checkpoints: {again}", file=sys.stderr
         )
-        print(f"flatnce sweep: interrupted; {again}", file=sys.stderr)
         return 130
     seconds = time.perf_counter() - start
     rows = [
@@ -173,13 +173,11 @@ def _print_end(runs: Sequence["SweptRun"], directory: Path, seconds: float) -> N
         say(f"\n{run.name} failed: {run.failure}")
     trained = sum(run.taken > 0 for run in runs)
     images = sum(run.taken * run.config.run.batch_size for run in runs)
-    print()
-    said = (
-        f"trained {trained} of {len(runs)} runs in {seconds:.0f} s, "
+    say(
+        f"\ntrained {trained} of {len(runs)} runs in {seconds:.0f} s, "
         f"{images / seconds:,.0f} samples/s over all, everything included; {len(done)} of "
         f"{len(runs)} are done, in {directory}"
     )
-    say(said)
     name = quote(run_name(directory))
     if len(done) + len(failed) < len(runs):
         say(f"stopped; continue with: flatnce sweep --resume {name}")

@@ -122,9 +122,7 @@ def is_path(name: str) -> bool:
 
 
 def find(name: str, argument: str = "name") -> Entry:
-    """The entry of a data set; a ValueError with similar names if there is none.
-
-    The message calls the name ``argument``.
+    """The entry of a data set; if there is none, a ValueError names ``argument`` and similar ones.
 
     Examples:
         >>> find("cifar10").splits["test"]

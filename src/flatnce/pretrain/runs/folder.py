@@ -88,10 +88,7 @@ def run_names(folder: Path | None = None, depth: int = 2) -> list[str]:
 
 
 def find_run(name: str | Path, argument: str = "run") -> Path:
-    """The directory of a run, given as a name in the folder of runs or as a path.
-
-    A message calls the name ``argument``.
-    """
+    """The directory of a run, by its name in the folder of runs or its path, an ``argument``."""
     place, called = place_of(name), f"{argument}={str(name)!r}"
     if place is not None and (_restored(place) / CONFIG).is_file():
         return place
