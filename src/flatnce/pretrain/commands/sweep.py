@@ -71,10 +71,9 @@ def run(arguments: list[str]) -> int:
     data = Path(next(iter(configs.values())).data.data).name or "images"
     usual = "-".join([data, "sweep", *(name.replace("_", "-") for name in varied(configs))])
     directory = new_folder(options.name or usual)
-    is_there = (directory / SWEEP).is_file()
     if options.dry_run:
         return _show_plan(configs, options, directory)
-    if is_there and not options.resume:
+    if (directory / SWEEP).is_file() and not options.resume:
         raise ValueError(
             f"{directory} already holds a sweep; continue it (`flatnce sweep --resume "
             f"{quote(run_name(directory))}`), or give this one another --name"
@@ -142,9 +141,8 @@ def _sweep(configs: Mapping[str, TrainConfig], options: SweepOptions, directory:
             runs = sweep(configs, directory, at_once=at_once, devices=devices, report=report)
     except KeyboardInterrupt:  # the second: nothing was saved since the last checkpoints
         again = f"flatnce sweep --resume {quote(run_name(directory))}"
-        print(
-            f"flatnce sweep: interrupted; continue from the checkpoints: {again}", file=sys.stderr
-        )
+        said = f"interrupted; continue from the checkpoints: {again}"
+        print(f"flatnce sweep: {said}", file=sys.stderr)
         return 130
     seconds = time.perf_counter() - start
     rows = [
