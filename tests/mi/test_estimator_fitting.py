@@ -12,7 +12,7 @@ from estimator_reference import running_means
 from flatnce.mi import SeparableCritic, critic_for
 from flatnce.mi.bounds import finite_infonce, infonce
 from flatnce.mi.critics import gaussian_critic
-from flatnce.mi.fitting import FitSettings, TrainingCase, _Adam, calibrated, fit
+from flatnce.mi.fitting import FitSettings, FittedCritic, TrainingCase, _Adam, calibrated, fit
 from flatnce.mi.registry import METHODS
 
 
@@ -234,6 +234,13 @@ def test_adam_is_that_of_torch_and_leaves_weights_without_gradient():
         theirs.step()
     torch.testing.assert_close(own, known)
     assert torch.equal(unused, before)
+
+
+def test_information_of_scores_that_are_not_finite_is_refused():
+    fitted = FittedCritic(SeparableCritic(nn.Identity(), nn.Identity()))
+    rows = torch.tensor([[1.0], [2.0], [math.nan], [3.0]])
+    with pytest.raises(ValueError, match="nonfinite"):
+        fitted.information(rows, torch.ones(4, 1))
 
 
 @pytest.mark.parametrize("size", [0.1, 3.0, 200.0])

@@ -174,17 +174,21 @@ def test_columns_that_are_studied_one_by_one_hold_words_and_dates_too(text_file)
     )
     series = text_file(
         "\n".join(
-            ["when,t,a,b"]
+            ["when,t,a,b,late,same"]
             + [
-                f"2024-01-01 {row // 60}:{row % 60:02d},{row},{row % 7},u{row // 30}"
+                f"2024-01-01 {row // 60}:{row % 60:02d},{row},{row % 7},u{row // 30},{row // 45},1"
                 for row in range(90)
             ]
         ),
         "s.csv",
     )
-    assert list(read_tables([series], alone=True, each=True).parts[0]) == ["when", "t", "a", "b"]
+    whole = read_tables([series], alone=True, each=True)
+    assert list(whole.parts[0]) == ["when", "t", "a", "b", "late"]
     told = read_tables([series], alone=True, each=True, block="auto")
-    assert list(told.parts[0]) == ["a", "b"] and "'t' (in the order of the rows)" in told.notes[1]
+    assert list(told.parts[0]) == ["a", "b", "late"]
+    assert all(
+        w in told.notes[1] for w in ("'t' (in the order of the rows)", "'same' (one value)")
+    )
     # What --kind names takes part.
     table = read_tables([path], alone=True, each=True, kinds="size=category,id=ordinal")
     assert list(table.parts[0]) == ["day", "town", "id", "size", "dose", "sick"]

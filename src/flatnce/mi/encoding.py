@@ -61,12 +61,12 @@ def unfit(column: pd.Series, kind: str | None = None, series: bool = False) -> s
     found = kind_of(column)
     cells = present(column) if found == "words" else column.dropna()
     values = cells.nunique()
-    if series and found != "words":  # no block is longer than the memory of time itself
+    if len(cells) < FEWEST_ROWS or values < 2:
+        return "one value" if values == 1 else f"{len(cells)} values"
+    if series and found != "words" and values > 2:  # no block is as long as time's own memory
         moments = _dates(cells)[0] if found == "dates" else cells
         if moments.is_monotonic_increasing or moments.is_monotonic_decreasing:
             return "in the order of the rows"
-    if len(cells) < FEWEST_ROWS or values < 2:
-        return "one value" if values == 1 else f"{len(cells)} values"
     many = found == "words" and values > MOST_WORDS and kind is None
     return f"{values:,} different words" if many else ""
 

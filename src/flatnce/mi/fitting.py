@@ -86,7 +86,7 @@ class FittedCritic:
 
     def information(self, x: Tensor, y: Tensor) -> float:
         """Compute InfoNCE of pairs at the calibrated scale and floor."""
-        return float(with_floor(finite_infonce(self.scores(x, y)), self.floor).mean())
+        return float(with_floor(infonce(self.scores(x, y), reduction="none"), self.floor).mean())
 
 
 @torch.no_grad()

@@ -185,7 +185,8 @@ class Estimate:
         """Return everything as plain data for JSON, in ``nats`` or ``bits``.
 
         ``estimate`` is the best estimate, where there is one, and ``critic`` what the critic
-        found, which may be below 0. ``history`` and ``cleaning`` stay in nats.
+        found, which may be below 0, with its ``standard_error``. ``history`` and ``cleaning``
+        stay in nats.
         """
         factor, meaning = unit_factor(unit), self.meaning
         for label in (meaning[name] for name in self.cleaning.labels if meaning):

@@ -203,15 +203,14 @@ def read_tables(
     if each and x is None:
         left = files[0].leave_out_unfit(frames[0][left], series=block is not None)
     found: dict[str, list[str]] = {}
-    sides = (frames[0][left], files[0]), (frames[-1][right], files[-1])
-    parts = [encode_each(frame, file.names, file.said, found) for frame, file in sides]
+    sides = (files[0], frames[0][left]), (files[-1], frames[-1][right])
+    x_part, y_part = (encode_each(frame, file.names, file.said, found) for file, frame in sides)
     groups = _groups(frames[0][grouped[0]], group) if grouped else None
     if len(frames[0]) < total and isinstance(block, int):
-        # Blocks are stretches of the file, not of the sample.
-        groups, block = frames[0].index.to_numpy() // block, None
+        groups, block = frames[0].index.to_numpy() // block, None  # stretches of the file
     listed = "; ".join(f"{kind} ({_listed(names, 3)})" for kind, names in found.items())
     notes = tuple(note for file in files for note in file.notes)
-    return Tables((parts[0], parts[1]), f"Kinds: {listed}.", notes, groups, block)
+    return Tables((x_part, y_part), f"Kinds: {listed}.", notes, groups, block)
 
 
 def _groups(cells: pd.Series, group: str | None) -> NDArray[np.int64]:
@@ -419,6 +418,8 @@ def _open_arrays(path: Path) -> _File:
     except Exception as error:  # damaged or encrypted files can raise anything
         problem = f"{path} is cut short or not a file of numpy arrays ({error})"
         raise ValueError(f"{problem}; write numbers with numpy.save or numpy.savez") from error
+    if not tables:
+        raise ValueError(f"{path} holds no arrays; write numbers with numpy.savez")
     names: list[str] = []
     arrays: dict[str, list[int]] = {}
     for name, array in tables.items():
