@@ -9,6 +9,7 @@ from flatnce.pretrain import preset, train
 from flatnce.pretrain.commands.evaluate import results_table, run
 from flatnce.pretrain.evaluation import Options, evaluate_run
 from flatnce.pretrain.page.inspection import inspect_encoder
+from flatnce.pretrain.runs.checkpoint import steps
 from flatnce.pretrain.runs.log import read_run
 from made_runs import EVALUATION, quick_config
 from tiny_sets import write_folder
@@ -90,6 +91,17 @@ def test_the_temperature_is_what_training_had_come_to(first):
         file.write(json.dumps({"kind": "train", "step": 23, "temperature": 0.5}) + "\n")
     (found,) = evaluate_run(first, "mi")
     assert found["protocol"]["temperature"] == 0.25
+
+
+def test_the_temperature_of_an_earlier_step_is_read_from_every_line(first, monkeypatch):
+    path = first / "metrics.jsonl"
+    lines = [{"kind": "train", "step": step, "temperature": step / 50} for step in range(1, 23)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    monkeypatch.setattr("flatnce.pretrain.runs.log.MOST", 3)
+    earlier = steps(first / "checkpoints")[1]
+    assert earlier not in [line["step"] for line in read_run(first).metrics]
+    (found,) = evaluate_run(first, "mi", step=earlier)
+    assert found["protocol"]["temperature"] == earlier / 50
 
 
 # A folder of images.

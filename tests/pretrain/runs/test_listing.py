@@ -2,6 +2,7 @@
 
 import json
 import os
+from unittest.mock import Mock
 
 import pytest
 
@@ -270,8 +271,11 @@ def test_means_over_seeds_count_finished_runs_that_differ_in_nothing_else(tmp_pa
     assert found["mean"]["knn"] == pytest.approx(0.95) and found["sd"]["gain"] == 0
 
 
+@pytest.mark.parametrize("way", ["list", "name"])
 @pytest.mark.parametrize("moved", range(6))
-def test_a_run_that_was_being_set_aside_is_listed_and_put_back(tmp_path, monkeypatch, moved):
+def test_a_run_that_was_being_set_aside_is_listed_and_put_back(
+    tmp_path, monkeypatch, capsys, moved, way
+):
     monkeypatch.setenv("FLATNCE_RUNS", str(tmp_path))
     place = tmp_path / "run"
     write_run(place)
@@ -294,5 +298,17 @@ def test_a_run_that_was_being_set_aside_is_listed_and_put_back(tmp_path, monkeyp
     if not (place / "config.json").is_file():
         with lock(lock_beside(place)), pytest.raises(ValueError, match="is being replaced by an"):
             find_run("run")
+        with monkeypatch.context() as at:
+            at.setattr(log.os, "rename", Mock(side_effect=OSError(30, "Read-only file system")))
+            words = rf"run='run' cannot be put back \(.*Read-only.*\); make {place} writable"
+            with pytest.raises(OSError, match=words):
+                find_run("run")
+    if way == "list":
+        capsys.readouterr()
+        assert main(["runs"]) == 0
+        (row,) = [one for one in capsys.readouterr().out.splitlines() if one.startswith("run  ")][
+            1:
+        ]
+        assert " done " in row and "damaged" not in row
     assert (find_run("run"), named_runs(["r*"])) == (place, [place])
     assert {path.name: path.read_bytes() for path in place.iterdir()} == whole

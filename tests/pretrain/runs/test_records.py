@@ -132,6 +132,17 @@ def test_a_record_reads_back_and_names_no_path(tmp_path):
     assert "somebody" not in text and '{"step": 1, "epoch": 0.1, "mi": 0.33333}' in text
 
 
+def test_a_record_of_a_long_log_is_of_every_line(tmp_path, monkeypatch):
+    log = RunLog(tmp_path / "run", kind="train", config=plain())
+    for step in range(1, 60):
+        log.log(line(step, mi=step / 7, images_per_second=100.0 + step % 9))
+        log.log(line(step, "watch", knn=step / 60))
+    whole = record_of("run", read_run(log.directory), every=0.5)
+    monkeypatch.setattr("flatnce.pretrain.runs.log.MOST", 5)
+    run = read_run(log.directory)
+    assert len(run.metrics) < 20 and record_of("run", run, every=0.5) == whole
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -183,6 +183,17 @@ def test_a_long_log_is_thinned_evenly_with_its_ends(
     run = read_run(tmp_path / "run")
     assert run.metrics == kept
     assert dict(run.left_out) == {"train": 103 - len(steps), "watch": 0}
+    assert list(log_module.logged_lines(tmp_path / "run")) == lines
     RunLog.reopen(tmp_path / "run", kind="train", step=90)  # rewrites the log, and thins nothing
     again = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert again == [line for line in whole if json.loads(line)["step"] <= 90]
+
+
+def test_lines_without_a_kind_are_all_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(log_module, "MOST", 3)
+    written = RunLog(tmp_path / "run", kind="demo", config={})
+    lines = [{"candidates": 4, "seed": n % 2, "objective": "ab"[n % 2]} for n in range(40)]
+    for line in lines:
+        written.log(line)
+    run = read_run(tmp_path / "run")
+    assert run.metrics == lines and not any(run.left_out.values())

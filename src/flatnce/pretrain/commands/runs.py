@@ -19,6 +19,7 @@ from flatnce.pretrain.runs.folder import (
     find_run,
     is_several,
     named_runs,
+    restored,
     run_name,
     run_names,
     runs_folder,
@@ -63,7 +64,7 @@ def run(arguments: list[str]) -> int:
     if options.names:
         places = {run_name(place): place for place in named_runs(options.names)}
     else:
-        places = {name: folder / name for name in run_names(folder)}
+        places = {name: restored(folder / name) for name in run_names(folder)}
     rows = chosen([summary_of(place, name) for name, place in places.items()], options.where)
     rows = ordered(rows, options.sort, options.reverse)
     if options.json:

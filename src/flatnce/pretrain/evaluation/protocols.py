@@ -39,7 +39,7 @@ from flatnce.pretrain.evaluation.knn import TEMPERATURE, knn_scores
 from flatnce.pretrain.evaluation.metrics import measure
 from flatnce.pretrain.evaluation.options import Options, expand
 from flatnce.pretrain.evaluation.probe import FORMS, drawn, linear_probe, probe_by_descent
-from flatnce.pretrain.runs.log import add_evaluation, identity, read_run
+from flatnce.pretrain.runs.log import add_evaluation, identity, logged_lines, read_run
 from flatnce.pretrain.training.config import DataConfig
 from flatnce.pretrain.training.images import has_own_test, load_images, own_functions, views_of
 from flatnce.pretrain.training.learner import build_encoder
@@ -497,11 +497,8 @@ def evaluate_run(
     which = identity(place)  # before anything is read
     run = load_encoder(place, step, choose_device(device))
     record = read_run(place)
-    logged = [
-        line["temperature"]
-        for line in record.metrics
-        if line.get("kind") == "train" and line.get("step", 0) <= run.step
-    ]
+    lines = (line for line in logged_lines(place) if line.get("kind") == "train")
+    logged = [line["temperature"] for line in lines if line.get("step", 0) <= run.step]
     temperature = float(logged[-1]) if logged and logged[-1] else None
     bench = Bench(run, options, report, temperature)
     names = [protocols] if isinstance(protocols, str) else list(protocols)

@@ -108,11 +108,12 @@ def _read(folder: Path, step: int) -> Checkpoint:
             expected = manifest["files"].get(name, {})
             with open_plain(folder / name) as file:
                 size = os.fstat(file.fileno()).st_size
-                if size > (most := memory_of_machine()):
-                    said = f"has {size / 1e9:,.0f} GB, more than the memory ({most / 1e9:,.0f} GB)"
-                    raise DamagedCheckpoint(f"{folder / name} {said}")
-                # One of another size than the manifest says may be huge.
-                contents[name] = file.read() if size == expected.get("bytes") else b""
+                # One of another size than the manifest says may be huge, and is not read.
+                is_whole = size == expected.get("bytes")
+                if is_whole and size > (most := memory_of_machine()):
+                    said = f"has {size / 1e9:,.0f} GB, and the memory {most / 1e9:,.0f} GB; use a"
+                    raise CheckpointError(f"{folder / name} {said} machine with more memory")
+                contents[name] = file.read() if is_whole else b""
             if hashlib.sha256(contents[name]).hexdigest() != expected.get("sha256"):
                 raise DamagedCheckpoint(f"{folder / name} was cut short or changed")
     except FileNotFoundError as error:

@@ -36,6 +36,7 @@ __all__ = [
     "new_folder",
     "named_runs",
     "place_of",
+    "restored",
     "run_lock",
     "run_name",
     "run_names",
@@ -90,9 +91,15 @@ def run_names(folder: Path | None = None, depth: int = 2) -> list[str]:
 def find_run(name: str | Path, argument: str = "run") -> Path:
     """The directory of a run, by its name in the folder of runs or its path, an ``argument``."""
     place, called = place_of(name), f"{argument}={str(name)!r}"
-    if place is not None and (_restored(place) / CONFIG).is_file():
+    if place is not None and (restored(place) / CONFIG).is_file():
         return place
     if place is not None and not (place / SWEEP).is_file():
+        try:
+            with suppress(ValueError), run_lock(place):  # it is free now, or not: ValueError
+                return place
+        except OSError as error:
+            said = f"{called} cannot be put back ({error})"
+            raise OSError(f"{said}; make {place} writable") from error
         raise ValueError(f"{called} is being replaced by another process; wait for it")
     if place is not None:
         inside = run_names(place, 1)
@@ -129,7 +136,7 @@ def named_runs(names: Sequence[str]) -> list[Path]:
             matching = [sweep / one for one in run_names(sweep, 1)]
         elif is_several(name):
             matching = [runs_folder() / one for one in run_names() if fnmatchcase(one, name)]
-        found += map(_restored, matching) if matching else [find_run(name)]
+        found += map(restored, matching) if matching else [find_run(name)]
     return list(dict.fromkeys(found))
 
 
@@ -151,7 +158,7 @@ def place_of(name: str | Path) -> Path | None:
     return next(kept, None)
 
 
-def _restored(place: Path) -> Path:
+def restored(place: Path) -> Path:
     """The directory of a run, which is put back if the process that replaced it was killed."""
     if any((place / aside).is_dir() for aside in (EARLIER, MOVING)):
         with suppress(ValueError, OSError), run_lock(place):

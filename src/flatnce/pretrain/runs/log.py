@@ -46,6 +46,7 @@ __all__ = [
     "RunLog",
     "add_evaluation",
     "identity",
+    "logged_lines",
     "other_files",
     "refuse_others",
     "remove_start",
@@ -83,7 +84,8 @@ EARLIER, MOVING, DISCARDED = ".earlier", ".earlier.moving", ".earlier.partial"
 
 SHAPES = shapes_of(read_toml(__file__, "files.toml"))
 LONGEST = 1 << 20  # bytes of a line of measurements, so that a damaged file fills no memory
-MOST = 50_000  # lines of a kind that are kept in memory
+MOST = 50_000  # lines of a kind that are kept in memory, of those kinds that become many
+THINNED = (b'{"kind": "train"', b'{"kind": "watch"')
 # A line of measurements has numbers only; JSON has null for those that are not finite.
 _MEASURED = msgspec.json.Decoder(dict[str, float | int | Literal["train", "watch"] | None])
 
@@ -92,8 +94,8 @@ _MEASURED = msgspec.json.Decoder(dict[str, float | int | Literal["train", "watch
 class Run:
     """The contents of a run directory; ``results`` is None while the run is unfinished.
 
-    Of a log of more than 50,000 lines of a kind, ``metrics`` has an even selection of that kind,
-    with its first and its last line, and ``left_out`` the number of lines that it lacks.
+    Of more than 50,000 lines of training, or of watches, ``metrics`` has an even selection, with
+    the first and the last, and ``left_out`` the number of the others; see :func:`logged_lines`.
     """
 
     directory: Path
@@ -171,8 +173,7 @@ class RunLog:
         place = Path(directory)
         found = read_run(place, kind)
         path = place / METRICS
-        logged = (_checked(path, *line) for line in _lines_of(path))
-        earlier = (line for line in logged if line.get("step", 0) <= step)
+        earlier = (line for line in logged_lines(place) if line.get("step", 0) <= step)
         kept = (line for line in earlier if line.get("kind") != FAILURE)
         replace_text(path, (json.dumps(line, allow_nan=False) + "\n" for line in kept))
         with lock(place / LOCK):
@@ -257,7 +258,6 @@ def read_run(path: str | Path, kind: str | None = None) -> Run:
         raise ValueError(f"{directory} holds a {header['kind']} run; name one of `flatnce {kind}`")
     machine = _read(directory / ENVIRONMENT, "environment")
     metrics, left_out = _read_metrics(directory / METRICS)
-    add_paper_ess(metrics)
     results = read_results(directory)
     return Run(directory, header["kind"], header["config"], machine, metrics, results, left_out)
 
@@ -372,15 +372,22 @@ class _Thinned:
 
 def _read_metrics(path: Path) -> tuple[list[dict[str, Any]], Counter[str]]:
     """The lines of a log, thinned if they are many, and how many of each kind are left out."""
-    groups: defaultdict[bytes, _Thinned] = defaultdict(_Thinned)
+    groups: defaultdict[bytes | int, _Thinned] = defaultdict(_Thinned)
     for number, line in _lines_of(path):
-        groups[line[:16]].add(number, line)  # the kind comes first
+        # The kind comes first. Other lines are few, and not alike: each is a group of its own.
+        groups[line[:16] if line[:16] in THINNED else number].add(number, line)
     read, left_out = dict[int, dict[str, Any]](), Counter[str]()
     for group in groups.values():
         kept = dict([*group.kept, group.last])
         read |= {number: _checked(path, number, line) for number, line in kept.items()}
         left_out[read[group.last[0]].get("kind", "")] += group.seen - len(kept)
     return [read[number] for number in sorted(read)], left_out
+
+
+def logged_lines(directory: Path) -> Iterator[dict[str, Any]]:
+    """All lines of a run's log, one at a time."""
+    path = directory / METRICS
+    return (_checked(path, *line) for line in _lines_of(path))
 
 
 def _lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -413,6 +420,7 @@ def read_line(line: bytes) -> dict[str, Any]:
         if found.get("kind") in ("train", "watch"):
             raise
     msgspec.convert(found, SHAPES["line"])
+    add_paper_ess([found])
     return found
 
 

@@ -6,12 +6,12 @@ and the environment.
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from flatnce.files import read_json, replace_text
-from flatnce.pretrain.runs.log import SHAPES, Run, add_paper_ess, flat_settings
+from flatnce.pretrain.runs.log import SHAPES, Run, add_paper_ess, flat_settings, logged_lines
 from flatnce.pretrain.training.config import BOOKKEEPING, UNMEASURED, DataConfig
 
 __all__ = ["FORMAT_VERSION", "key_of", "read_records", "record_of", "settings_of", "write_record"]
@@ -57,7 +57,7 @@ def settings_of(record: Mapping[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def thinned(metrics: Sequence[Mapping[str, Any]], every: float) -> list[dict[str, Any]]:
+def thinned(metrics: Iterable[Mapping[str, Any]], every: float) -> list[dict[str, Any]]:
     """Every check, and lines of training at least ``every`` epochs apart, with the last.
 
     A check has the numbers of the training since the line before. The speed of a line is that of
@@ -93,6 +93,7 @@ def record_of(name: str, run: Run, *, every: float, measured: bool = False) -> d
     """The record of a run, in plain data, with a line of metrics ``every`` so many epochs."""
     config = {**run.config, "data": {**run.config["data"], "root": None}}
     results = run.results or {}
+    lines = logged_lines(run.directory) if any(run.left_out.values()) else run.metrics
     return {
         "format_version": FORMAT_VERSION,
         "key": key_of(config, measured=measured),
@@ -100,7 +101,7 @@ def record_of(name: str, run: Run, *, every: float, measured: bool = False) -> d
         "seed": config["run"]["seed"],
         "config": config,
         "results": {key: _rounded(results[key]) for key in RESULTS if key in results},
-        "metrics": thinned(run.metrics, every),
+        "metrics": thinned(lines, every),
         "environment": run.environment,
     }
 
