@@ -1,17 +1,17 @@
 """Your own network, Dataset and augmentation. Kill it at any time: it continues exactly.
 
-python examples/own_data.py stripes        # the run is runs/stripes
+python examples/own_data.py stripes        # the run is runs/stripes, or in $FLATNCE_RUNS
 """
 
 import random
 import sys
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 import flatnce
+from flatnce.pretrain import find_run
 
 
 class Stripes(Dataset):
@@ -44,12 +44,14 @@ def network() -> nn.Module:
 
 def main(name: str, **options: object) -> None:
     own = {"encoder": network, "data": Stripes(0), "test_data": Stripes(9999), "augment": augment}
-    if Path("runs", name).exists():
-        flatnce.resume(name, **own, **options)
-    else:
+    try:
+        find_run(name)
+    except ValueError:  # there is none
         settings = {"epochs": 2, "batch_size": 64, "ess": 0.3, "workers": 0}
         often = {"log_every": 1, "checkpoint_every": 0.5}
         flatnce.train(**own, name=name, **settings, **often, **options)
+    else:
+        flatnce.resume(name, **own, **options)
 
 
 if __name__ == "__main__":

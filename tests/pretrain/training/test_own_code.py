@@ -323,13 +323,13 @@ runpy.run_path(sys.argv[1])["main"](sys.argv[2], report=report, evaluate=())
 """
 
 
-def test_the_example_with_own_data_is_killed_and_ends_as_if_it_were_not(tmp_path):
+def test_the_example_with_own_data_is_killed_and_ends_as_if_it_were_not(tmp_path, monkeypatch):
+    monkeypatch.setenv("FLATNCE_RUNS", str(tmp_path))
     torch.manual_seed(0)
     example = str(ROOT / "examples" / "own_data.py")
-    ends = [(tmp_path / "whole", -1, 0)]
-    ends += [(tmp_path / "killed", step, -signal.SIGKILL) for step in (2, 12)]
-    for directory, step, code in [*ends, (tmp_path / "killed", -1, 0)]:
-        done = Forked(example, directory, step, code=KILLED).wait()
+    ends = [("whole", -1, 0), *(("killed", step, -signal.SIGKILL) for step in (2, 12))]
+    for name, step, code in [*ends, ("killed", -1, 0)]:
+        done = Forked(example, name, step, code=KILLED).wait()
         assert done.returncode == code, done.stderr
     assert_same_run(tmp_path / "whole", tmp_path / "killed")
     assert read_run(tmp_path / "whole").results["watch"]["knn"] > 0.6
