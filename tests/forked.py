@@ -84,6 +84,9 @@ class Forked:
     def send_signal(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
 
+    def is_running(self) -> bool:
+        return self._process.is_alive()
+
     def kill(self) -> None:
         self._process.kill()
 

@@ -5,10 +5,11 @@
 Each injection works on a copy of a small run. Afterwards the command that continues the work is
 run once, undisturbed. It must end with the bits of the run that was never disturbed, or the
 disturbed command must have ended with one line that says what to do and the earlier files; no
-temporary file may be left. Without memory a library may end a command with a traceback, which is
-counted. Where a file of the run was removed or changed, the command that
-continues may also end with one line, and nothing is compared. An injection is made from its number
-alone (``--only NUMBER``); one that came too late to disturb is counted as not taken.
+temporary file may be left. A command that a signal ends which the harness did not send is a
+failure. Without memory a library may end a command with a traceback, which is counted. Where a
+file of the run was removed or changed, the command that continues may also end with one line, and
+nothing is compared. An injection is made from its number alone (``--only NUMBER``); one that came
+too late to disturb is counted as not taken. The record is written after every injection.
 """
 
 import argparse
@@ -24,13 +25,13 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import suppress
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
-from itertools import repeat
 from pathlib import Path
 from typing import Any
+
+import torch
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -114,8 +115,11 @@ import os, signal, sys, threading, warnings
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from flatnce.cli import main
+def die():  # the launcher may report only the end of the other worker
+    os.write(2, b"flatnce worker: -9\\n")
+    os.kill(os.getpid(), signal.SIGKILL)
 def work(victim, delay, *typed):
-    timer = threading.Timer(float(delay), os.kill, (os.getpid(), signal.SIGKILL))
+    timer = threading.Timer(float(delay), die)
     if os.environ["RANK"] == victim:
         timer.start()
     if done := main(list(typed)):
@@ -127,7 +131,7 @@ launch = LaunchConfig(1, 1, 2, max_restarts=0, run_id=os.environ["FLATNCE_RUNS"]
 try:
     elastic_launch(launch, work)(*sys.argv[1:])
 except ChildFailedError as error:
-    sys.exit(f"flatnce worker: {next(iter(error.failures.values())).exitcode}")
+    sys.exit(f"workers ended with {[one.exitcode for one in error.failures.values()]}")
 """
 
 
@@ -181,9 +185,16 @@ def evaluated(runs: Path, prepared: Path) -> None:
 
 
 def exported(runs: Path, prepared: Path) -> None:
+    from flatnce.pretrain.exporting import load_exported
+
     same_run(runs, prepared)
-    name = Path("run") / "exports" / "run-torch" / "model.safetensors"
-    assert (runs / name).read_bytes() == (prepared / "exported" / name).read_bytes()
+    found, expected = (
+        load_exported(place / "run" / "exports" / "run-torch").state_dict()
+        for place in (runs, prepared / "exported")
+    )
+    assert found.keys() == expected.keys(), f"{found.keys()} {expected.keys()}"
+    differ = [name for name in found if not torch.equal(found[name], expected[name])]
+    assert not differ, f"exported weights differ: {differ}"
 
 
 def reported(runs: Path, prepared: Path) -> None:
@@ -333,18 +344,18 @@ class Harness:
                 started.send_signal(number)
             except ProcessLookupError:
                 pass
-            done = started.wait()
-            assert "Traceback" not in done.stderr, done.stderr
-            return f"ended with {done.returncode}" if done.returncode else "not taken"
+            return self.killed(started.wait(), number)
         if fault == "in a checkpoint":
             where = chance.choice(("file", "sync", "rename", "discard"))
             done = self.begin(place, case.command, DYING, where, str(chance.randint(1, 3))).wait()
-            assert "Traceback" not in done.stderr, done.stderr
-            return f"ended with {done.returncode}" if done.returncode else "not taken"
+            return self.killed(done, signal.SIGKILL)
         if fault == "worker killed":
             victim, delay = chance.choice("01"), chance.uniform(0, self.seconds[case.name])
             done = self.begin(place, case.command, TWO, victim, str(delay)).wait()
-            return "ended with -9" if "flatnce worker: -9" in done.stderr else "not taken"
+            if "flatnce worker: -9" in done.stderr:
+                return "ended with -9"
+            assert done.returncode == 0, f"{done.returncode} {done.stderr}"
+            return "not taken"
         if fault == "twice":
             both = [self.begin(place, case.command) for _ in range(2)]
             ended = [one.wait() for one in both]
@@ -366,12 +377,19 @@ class Harness:
         if fault == "little memory":
             more = str(int(10 ** chance.uniform(6, 8.5)))
             done = self.begin(place, case.command, POOR, more).wait()
+            assert done.returncode >= 0, f"ended by signal {-done.returncode}: {done.stderr}"
             if not done.returncode:
                 return "not taken"
             # Libraries without memory raise anything; what is there must be whole all the same.
             return "one line" if one_line(done.stderr) else "more than one line"
         limit = str(int(10 ** chance.uniform(3, 6)))
         return self.ended(case, self.begin(place, case.command, STARVED, limit).wait())
+
+    def killed(self, done: subprocess.CompletedProcess[str], number: signal.Signals) -> str:
+        """How a command ended that was sent a signal."""
+        assert "Traceback" not in done.stderr, done.stderr
+        assert done.returncode in (0, -number) or done.returncode > 0, f"{done.returncode}"
+        return f"ended with {done.returncode}" if done.returncode else "not taken"
 
     def ended(self, case: Case, done: subprocess.CompletedProcess[str]) -> str:
         """How a command ended that must say in one line why it failed."""
@@ -400,22 +418,34 @@ class Harness:
         return done
 
     def change(self, place: Path, case: Case, chance: random.Random) -> str:
-        """Remove, cut or overwrite a file of the run at a random moment."""
+        """Remove, cut or overwrite a file of the run at a random moment.
+
+        It is taken if the file was there, and the command had not ended when it was changed.
+        """
         started = self.begin(place, case.command)
         self.pause(case, chance)
         files = sorted(path for path in (place / case.folder).rglob("*") if path.is_file())
         files = [path for path in files if not path.name.endswith(("lock", ".partial"))]
-        if files:
+        taken = False
+        if files and started.is_running():
             path, way = chance.choice(files), chance.choice(("remove", "cut", "overwrite"))
-            with suppress(FileNotFoundError):
-                if way == "remove":
-                    path.unlink()
-                elif way == "cut":
-                    os.truncate(path, path.stat().st_size // 2)
-                else:
-                    path.write_bytes(b"[1, 2, 3]\n")
+            taken = self.changed(path, way) and started.is_running()
         end = self.ended(case, started.wait())
-        return end if end == "one line" or not files else "done"
+        return "done" if taken and end == "not taken" else end
+
+    def changed(self, path: Path, way: str) -> bool:
+        """Change a file; whether it was there."""
+        try:
+            if way == "remove":
+                path.unlink()
+            elif way == "cut":
+                os.truncate(path, path.stat().st_size // 2)
+            else:
+                with path.open("r+b") as file:  # does not make the file
+                    file.truncate(file.write(b"[1, 2, 3]\n"))
+        except FileNotFoundError:
+            return False
+        return True
 
     def follow(self, place: Path, case: Case, fault: str) -> None:
         """Continue the work undisturbed, and compare what is there with the undisturbed run."""
@@ -425,9 +455,9 @@ class Harness:
             again = self.begin(place, case.again(place)).wait()
         if fault == "changed file":  # what was lost may be missed now, in one line
             self.ended(case, again)
-            return
-        assert again.returncode == 0, f"afterwards: {again.stderr}"
-        case.check(place, self.prepared)
+        else:
+            assert again.returncode == 0, f"afterwards: {again.stderr}"
+            case.check(place, self.prepared)
         left = [path for path in place.rglob("*") if path.name.endswith(LEFT)]
         assert not left, f"left: {[path.name for path in left]}"
 
@@ -439,28 +469,42 @@ class Harness:
         try:
             ended = self.disturb(place, case, fault, chance)
             self.follow(place, case, fault)
-        except AssertionError as error:
-            return case.name, fault, f"FAILED {' '.join(str(error).split())[:600]}"
+        except Exception as error:  # of the harness too: the other injections go on
+            said = " ".join(str(error).split())[:600]
+            return case.name, fault, f"FAILED {type(error).__name__}: {said}"
         finally:
-            shutil.rmtree(place.parent)
+            shutil.rmtree(place.parent, ignore_errors=True)
         return case.name, fault, ended
 
 
-Ended = list[tuple[int, str, str, str]]  # number, case, fault, how it ended
+Ended = tuple[int, str, str, str]  # number, case, fault, how it ended
 
 
-def inject_all(numbers: range, seconds: float) -> Ended:
-    """The injections of these numbers, with prepared runs of their own."""
-    began, found = time.monotonic(), Ended()
-    with tempfile.TemporaryDirectory() as folder:
-        harness = Harness(Path(folder))
-        for number in numbers:
-            if time.monotonic() - began > seconds:
-                break
-            found.append((number, *harness.inject(number)))
-            if found[-1][3].startswith("FAILED"):
-                print(*found[-1], sep=": ", flush=True)
-    return found
+def prepare(folder: Path) -> None:
+    """Prepare the undisturbed runs of this process."""
+    global harness
+    harness = Harness(Path(tempfile.mkdtemp(dir=folder)))
+
+
+def inject(number: int, deadline: float) -> Ended | None:
+    """An injection, unless it is too late for one."""
+    return None if time.time() > deadline else (number, *harness.inject(number))
+
+
+def record_of(found: list[Ended], first: int, seconds: float) -> dict[str, Any]:
+    """The counts of what has ended."""
+    ends: dict[str, Counter[str]] = {}
+    for _, _, fault, ended in found:
+        ends.setdefault(fault, Counter())["FAILED" if "FAILED" in ended else ended] += 1
+    return {
+        "injections": len(found),
+        "first": first,
+        "not_taken": sum(one[3] == "not taken" for one in found),
+        "failures": {one[0]: ": ".join(one[1:]) for one in found if "FAILED" in one[3]},
+        "by_case": dict(sorted(Counter(f"{one[1]}, {one[2]}" for one in found).items())),
+        "ends": {name: dict(some) for name, some in ends.items()},
+        "seconds": round(seconds),
+    }
 
 
 def main() -> int:
@@ -476,28 +520,22 @@ def main() -> int:
     if given.only is not None:
         numbers = range(given.only, given.only + 1)
     began, count = time.time(), min(given.processes, len(numbers))
-    with ProcessPoolExecutor(count) as pool:
-        shares = [numbers[first::count] for first in range(count)]
-        found = sum(pool.map(inject_all, shares, repeat(given.seconds)), Ended())
-    ends: dict[str, Counter[str]] = {}
-    for _, _, fault, ended in found:
-        ends.setdefault(fault, Counter())[
-            ended.partition(" ")[0] if "FAILED" in ended else ended
-        ] += 1
-    failures = {one[0]: ": ".join(one[1:]) for one in found if one[3].startswith("FAILED")}
-    record = {
-        "injections": len(found),
-        "first": numbers[0],
-        "not_taken": sum(one[3] == "not taken" for one in found),
-        "failures": failures,
-        "by_case": dict(sorted(Counter(f"{one[1]}, {one[2]}" for one in found).items())),
-        "ends": {name: dict(some) for name, some in ends.items()},
-        "seconds": round(time.time() - began),
-    }
-    if given.out:
-        given.out.write_text(json.dumps(record, indent=1) + "\n")
+    found: list[Ended] = []
+    record = record_of(found, numbers[0], 0)
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+        ProcessPoolExecutor(count, initializer=prepare, initargs=(Path(folder),)) as pool,
+    ):
+        waiting = [pool.submit(inject, number, began + given.seconds) for number in numbers]
+        for ended in filter(None, (one.result() for one in as_completed(waiting))):
+            found.append(ended)
+            if "FAILED" in ended[3]:
+                print(*ended, sep=": ", flush=True)
+            record = record_of(found, numbers[0], time.time() - began)
+            if given.out:  # at once, so that an interrupted series keeps what it has
+                given.out.write_text(json.dumps(record, indent=1) + "\n")
     print(json.dumps({key: value for key, value in record.items() if key != "by_case"}, indent=1))
-    return int(bool(failures))
+    return int(bool(record["failures"]))
 
 
 if __name__ == "__main__":
