@@ -76,7 +76,7 @@ def test_a_class_without_a_vote_scores_minus_infinity():
 @pytest.mark.parametrize(
     "change, words",
     [
-        ({"neighbours": (4,)}, "from 1 to the 3 training images"),
+        ({"neighbours": (4,)}, "from 1 to the 3 training samples"),
         ({"neighbours": (0,)}, r"neighbours=\[0\]"),
         ({"neighbours": ()}, r"neighbours=\[\]"),
         ({"temperature": 0.0}, "temperature=0.0"),

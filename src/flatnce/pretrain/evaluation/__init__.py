@@ -2,7 +2,7 @@
 
 :func:`extract` makes features once, with the network frozen; :func:`knn_scores`,
 :func:`linear_probe`, :func:`probe_by_descent` and :func:`finetune` classify with them;
-:data:`PROTOCOLS` put these together as papers do. Choices are made on held-out training images,
+:data:`PROTOCOLS` put these together as papers do. Choices are made on held-out training samples,
 never on the test set, and every result says how it came about.
 Names are imported on first access.
 """

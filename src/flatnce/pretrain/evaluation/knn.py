@@ -28,30 +28,30 @@ def knn_scores(
     neighbours: Sequence[int] = NEIGHBOURS,
     temperature: float = TEMPERATURE,
 ) -> dict[int, Float64[Tensor, "n classes"]]:
-    r"""The votes of the k nearest training images for each class, for several k at once.
+    r"""The votes of the k nearest training samples for each class, for several k at once.
 
     A neighbour at cosine s votes for its class with weight :math:`e^{s / \tau}` (in units of the
     nearest one's weight); a class without a vote scores minus infinity.
 
     All similarities are computed in float64, whatever matrix precision is set. Neighbours are
     ordered by their similarity, to twelve decimals, then by their number, and votes are added as
-    integers: two equally near images tie on every device, and a tie between classes goes to the
+    integers: two equally near samples tie on every device, and a tie between classes goes to the
     lower one (``argmax``).
 
     Arguments:
-        train: Features of the labelled images, one class each.
+        train: Features of the labelled samples, one class each.
         queries: Features to classify, (n, width).
-        neighbours: Values of k, each at most the number of training images.
+        neighbours: Values of k, each at most the number of training samples.
         temperature: The τ of the weights.
     """
     train.check_queries(queries, "queries")
     if not neighbours or min(neighbours) < 1 or max(neighbours) > len(train):
         raise ValueError(
-            f"neighbours={list(neighbours)} must be from 1 to the {len(train)} training images"
+            f"neighbours={list(neighbours)} must be from 1 to the {len(train)} training samples"
         )
     check_positive("temperature", temperature, "; 0.1 is usual")
     n, classes = len(train), train.count
-    # A key holds a similarity and, in its lowest digits, an image number.
+    # A key holds a similarity and, in its lowest digits, a sample's number.
     unit = 2.0 ** min(FINEST_BITS, 62 - n.bit_length())
     places = torch.arange(n - 1, -1, -1, device=queries.device)
     bank = normalize(train.features.to(torch.float64), dim=1).T.contiguous()
@@ -70,7 +70,7 @@ def knn_scores(
 def knn_predict(
     train: Features, queries: Tensor, k: int = NEIGHBOURS[0], temperature: float = TEMPERATURE
 ) -> Int64[Tensor, " n"]:
-    """The class that the k nearest training images vote for; see :func:`knn_scores`."""
+    """The class that the k nearest training samples vote for; see :func:`knn_scores`."""
     return knn_scores(train, queries, (k,), temperature)[k].argmax(dim=1)
 
 

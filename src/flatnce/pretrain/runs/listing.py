@@ -46,8 +46,8 @@ Summary = dict[str, Any]
 def summary_of(directory: Path, name: str) -> Summary:
     """One run in brief; the state of a run whose files cannot be read is ``damaged``.
 
-    ``scores`` holds the newest result of each protocol on test images, ``last`` the last numbers
-    of training and of the last watch, ``age`` the seconds since something was measured.
+    ``scores`` holds the newest result of each protocol on test samples, ``last`` the last
+    numbers of training and of the last watch, ``age`` the seconds since something was measured.
     """
     found = {"name": name, "directory": str(directory)}
     try:
