@@ -258,6 +258,28 @@ def test_a_verdict_is_coloured_on_a_terminal_only(monkeypatch, capsys):
         assert shown in terminal.getvalue()
 
 
+@pytest.mark.parametrize(
+    "typed, wanted",
+    {
+        "train digits --lr abc": "--lr abc: expected a number",
+        "evaluate first --protocl knn": "unknown option --protocl; did you mean '--protocol'?",
+        "train digits --batch-size 32 64": "unexpected '64': --batch-size takes one value",
+        "embed first": "FOLDER is missing; `flatnce embed --help` lists the options",
+    }.items(),
+)
+def test_a_mistake_on_a_terminal_is_answered_as_elsewhere(typed, wanted, monkeypatch, capsys):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    assert main(typed.split()) == 2
+    elsewhere = capsys.readouterr().err
+    terminals = [io.TextIOWrapper(io.BytesIO(), "utf-8") for _ in range(2)]
+    for name, terminal in zip(("stdout", "stderr"), terminals, strict=True):
+        terminal.isatty = lambda: True
+        monkeypatch.setattr(sys, name, terminal)
+    assert main(typed.split()) == 2
+    sys.stderr.flush()
+    assert wanted in elsewhere and terminals[1].buffer.getvalue().decode() == elsewhere
+
+
 @pytest.mark.parametrize("typed", ["evaluate --help", "runs --help"])
 def test_a_help_is_coloured_on_a_terminal_only(typed, monkeypatch, capsys):
     assert main(typed.split()) == 0

@@ -164,7 +164,8 @@ def _one_line(
     box: str, stop: BaseException, hints: Mapping[str, Any], line: Sequence[str], more: str
 ) -> str:
     """What tyro says in a box of several lines, in one."""
-    rows = "\n".join(row.strip("│ ") for row in box.splitlines())
+    plain = re.sub(r"\x1b\[[\d;]*m", "", box)  # a terminal gets it in colours
+    rows = "\n".join(row.strip("│ ") for row in plain.splitlines())
     # Lines, of dashes where the terminal is not UTF-8, divide the title, the message and hints.
     text = " ".join(re.split(r"^[╭╰].*$|^[─-]{3,}$", rows, flags=re.M)[1].split())
     options = {_flag(name): hint for name, hint in hints.items() if not _is_positional(hint)}
