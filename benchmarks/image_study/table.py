@@ -15,6 +15,8 @@ from choices import (
     objective_of,
     rate_of,
     screening,
+    target_of,
+    targets,
     temperature_of,
 )
 from records import read_all
@@ -75,6 +77,20 @@ def fixed(records):
     return rows_of(marked(sorted(g, key=_order) for g in groups if g), "batch", batch_of)
 
 
+def targeted(records):
+    """A row per run of piece 4, with the temperature of its last epoch; no choice is marked."""
+    runs = [one for objective in NAMES for one in targets(records, objective)]
+    names = ("objective", "target", "last τ", "linear", "kNN, k = 20", "kNN, k = 200", "ESS, raw")
+    lines = [f"| {' | '.join((*names, 'gain'))} |", "|---" * (len(names) + 1) + "|"]
+    for one in sorted(runs, key=lambda one: (objective_of(one) != "infonce", target_of(one))):
+        found, last = one["evaluation"], one["metrics"][-1]
+        cells = [NAMES[objective_of(one)], target_of(one), f"{last['temperature']:.3f}"]
+        cells += [f"{100 * found[key]:.2f}" for key in ("linear", "knn_20", "knn_200")]
+        cells += [f"{last['ess_paper']:.2f}", f"{last['gain']:.2f}"]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines)
+
+
 def invariance(studies, target):
     """Settled temperatures of one target by study and estimator."""
     sizes = list(next(iter(studies.values()))[0]["temperature"])
@@ -127,6 +143,7 @@ def tables():
         "screen-512": screen(records, piece=2),
         "rates": rates(records),
         "fixed": fixed(records),
+        "targets": targeted(records),
         "invariance": invariance(_studies("ess_invariance.json"), 0.3),
         "all-runs": all_runs(_studies("ess_invariance_all_runs.json")),
         "all-runs-512": all_runs(_studies("ess_invariance_512.json")),
