@@ -42,7 +42,7 @@ def network() -> nn.Module:
     return nn.Sequential(*layers, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
-def main(name: str, **options: object) -> None:
+def main(name: str = "stripes", **options: object) -> None:
     own = {"encoder": network, "data": Stripes(0), "test_data": Stripes(9999), "augment": augment}
     try:
         find_run(name)
@@ -55,4 +55,4 @@ def main(name: str, **options: object) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -20,10 +20,10 @@ def digits(split: str) -> Dataset:
     return whole.shuffle(seed=0).select(range(min(512, len(whole))))
 
 
-def main(name: str) -> None:
+def main(name: str = "hub") -> None:
     own = {"data": digits("train"), "test_data": digits("test")}
     flatnce.train(**own, name=name, preset="digits", epochs=2, workers=0)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -27,11 +27,11 @@ def network() -> nn.Module:
     return nn.Sequential(*layers, nn.ReLU(), nn.AdaptiveAvgPool1d(1), nn.Flatten())
 
 
-def main(name: str) -> None:
+def main(name: str = "sensors") -> None:
     own = {"encoder": network, "data": recordings(0), "test_data": recordings(1)}
     settings = {"epochs": 2, "batch_size": 64, "ess": 0.3, "rate": 0.24, "workers": 0}
     flatnce.train(**own, name=name, evaluate=["knn", "linear", "mi"], **settings)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -3,6 +3,7 @@
 import ast
 import re
 import runpy
+from unittest.mock import Mock
 
 import pytest
 
@@ -45,17 +46,28 @@ def test_own_code_is_shorter_than_forty_lines(name):
     assert len([line for number, line in lines if line.strip() and number not in written]) < 40
 
 
+def test_the_example_that_resumes_needs_no_argument_either(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["own_data.py"])
+    monkeypatch.setattr("flatnce.train", train := Mock())
+    runpy.run_path(str(ROOT / "examples" / "own_data.py"), run_name="__main__")
+    assert train.call_args.kwargs["name"] == "stripes"
+
+
 @pytest.mark.parametrize("name", OWN[1:])
-def test_own_data_is_learned_from(name, tmp_path, capsys):
-    runpy.run_path(str(ROOT / "examples" / f"{name}.py"))["main"](str(tmp_path / "run"))
-    found = {protocol_name(one): one for one in read_run(tmp_path / "run").results["evaluations"]}
+def test_own_data_is_learned_from_without_an_argument(name, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", [f"{name}.py"])
+    runpy.run_path(str(ROOT / "examples" / f"{name}.py"), run_name="__main__")
+    (run,) = (path for path in (tmp_path / "runs").iterdir() if path.is_dir())
+    found = {protocol_name(one): one for one in read_run(run).results["evaluations"]}
     assert found["knn, k = 20"]["top1"] > 0.9 and found["linear"]["top1"] > 0.9
     shown = capsys.readouterr().out
     assert "epoch 2.0/2" in shown and "samples/s" in shown and "{" not in shown
     assert all(any(line.startswith(each) for line in shown.splitlines()) for each in found)
     if name == "own_pairs":
         assert 1.5 < found["mi"]["pool_mi"] < 4.5 and "image" not in shown
-        page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+        page = (run / "report.html").read_text(encoding="utf-8")
         assert "held-out training samples" in page and "training images" not in page
 
 

@@ -8,7 +8,8 @@ from xml.etree import ElementTree
 import pytest
 
 from estimates import ESTIMATE, NAN
-from flatnce.mi.page import mi_page
+from flatnce.mi import Study
+from flatnce.mi.page import mi_page, study_page
 
 ENVIRONMENT = {
     "command": ["flatnce", "mi", "my data.csv", "--x", "emb_*"],
@@ -104,3 +105,21 @@ def test_a_classical_method_has_a_page_too(tmp_path):
     assert "No lower limit comes with this method." in words and "None was raised." in words
     below = words.partition("What it means")[2]
     assert "overfitting" not in below and not re.search(r"\bnan\b", below)
+
+
+@pytest.mark.parametrize("header", [("lag",), ("column",)])
+def test_a_study_has_no_certified_mark_where_nothing_is_certified(header, tmp_path):
+    sure, unsure = ESTIMATE, replace(ESTIMATE, p_value=NAN, lower=0.0)
+
+    def page(*estimates):
+        study = Study(header, {(str(name),): one for name, one in enumerate(estimates)})
+        return study_page(study, tmp_path / "study.html").read_text(encoding="utf-8")
+
+    row = r"<t[hd][^>]*>{}</t[hd]>" + 4 * r"\s*<td[^>]*>([^<]*)</td>"
+    both, none = page(sure, unsure), page(unsure, unsure)
+    assert (
+        float(re.search(row.format(0), both)[4]) > 0 and re.search(row.format(1), both)[4] == "–"
+    )
+    assert re.search(row.format(0), none)[4] == "–"
+    if header == ("lag",):
+        assert len(re.findall(">certified<", both)) == 1 + len(re.findall(">certified<", none))

@@ -74,6 +74,9 @@ def study_page(
 ) -> Path:
     """Write the page of a ranking, of all pairs of columns or of lags, and return its path."""
     texts, rows = TEXTS["study"][study.header[0]], study.plain(unit)["rows"]
+    for row in rows:
+        if row["p_value"] is None:  # nothing is certified
+            row["lower"] = None
     names = ("estimate", "low", "high", "lower", "p_value", "p_value_holm", "q_value")
     cells = []
     for row in rows:
@@ -100,6 +103,7 @@ def _study_chart(study: Study, rows: Sequence[Mapping[str, Any]], unit: str) -> 
         lines = [
             Line(label, xs, [row[name] for row in rows], None, number)
             for number, (label, name) in enumerate(shown.items())
+            if any(row[name] is not None for row in rows)
         ]
         return line_chart("chart-study", "Information by lag", said, lines, Axis("lag"), across)
     if isinstance(study, Pairwise):

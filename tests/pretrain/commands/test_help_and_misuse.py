@@ -57,6 +57,8 @@ def test_help_says_what_an_argument_is_for_this_command(typed, said, capsys):
         ("train digits --batch-size 9999", 2, "larger than the data set"),
         ("train digits --evaluate linaer", 2, "linear"),
         ("train digits --devices 3 --batch-size 64 --device cpu", 2, "--devices 3"),
+        ("train digits --gamma 3", 2, "--gamma has no effect here, it is for --objective holder"),
+        ("train digits --ess-rate=0.1", 2, "it is for --ess; give that too"),
         ("train cifar10", 1, "flatnce data cifar10"),
         ("train ./nowhere", 1, "nowhere"),
         ("sweep digits --seed 0", 2, "a grid of one run"),

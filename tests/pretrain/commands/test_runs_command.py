@@ -92,6 +92,31 @@ def test_a_run_that_failed_says_why(runs, capsys):
     state, failure = printed(capsys, "first").splitlines()[1:3]
     assert "failed, " in state and failure.split() == ["failure", "no", "more", "room"]
     assert json.loads(printed(capsys, "first", "--json"))["failure"] == "no more room"
+    assert "next: flatnce resume first" in printed(capsys, "first")
+    with open(runs / "first" / "metrics.jsonl", "a") as file:
+        file.write(json.dumps({**line, "diverged": True}) + "\n")
+    shown = printed(capsys, "first")
+    assert "would diverge again when resumed: start another run" in shown
+    assert "flatnce resume" not in shown and "flatnce doctor first" in shown
+
+
+def test_results_on_other_sets_are_named_and_not_taken_for_those_of_its_own(runs, capsys):
+    other = {**EVALUATION, "data": "./photos", "top1": 1.0}
+    add_evaluation(runs / "first", {**other, "protocol": {"name": "linear", "data": "./photos"}})
+    first = printed(capsys, "--sort", "linear").splitlines()[1]
+    assert " 80.0% " in first and "100.0% 80.0%" in " ".join(first.split())
+    row = next(
+        run for run in json.loads(printed(capsys, "--json"))["runs"] if "/" not in run["name"]
+    )
+    assert row["linear"] == row["scores"]["linear"] == 0.7 + 0.1
+    assert row["scores"]["linear on ./photos"] == 1.0
+    shown = printed(capsys, "first").splitlines()
+    said = [line for line in shown if line.startswith("linear ")]
+    assert [line.split(" on ")[1] for line in said] == ["digits", "./photos"]
+    config = json.loads((runs / "first" / "config.json").read_text())
+    config["config"]["data"]["data"] = "photos/"
+    (runs / "first" / "config.json").write_text(json.dumps(config))
+    assert summary_of(runs / "first", "first")["linear"] == 1.0
 
 
 def test_settings_of_views_are_left_out_where_a_user_made_the_views(runs, capsys):

@@ -53,6 +53,8 @@ def test_a_run_ends_in_evaluations_and_a_page_and_is_not_overwritten(capsys):
 
     assert main(["train", "digits", "--name", "first", *QUICK]) == 2
     assert "flatnce resume first" in capsys.readouterr().err
+    assert main(["train", "digits", "--name", "first", "--dry-run", *QUICK]) == 0
+    assert read_run("runs/first").results == run.results and "log K = " in capsys.readouterr().out
     assert main(["train", "digits", "--name", "first", "--replace", "--json", *QUICK]) == 0
     assert json.loads(capsys.readouterr().out)["step"] == 7
 

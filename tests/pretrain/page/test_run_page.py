@@ -12,7 +12,7 @@ from flatnce.pretrain.page import CATALOGUE
 from flatnce.pretrain.page import run as run_module
 from flatnce.pretrain.page.run import page_of_run, run_page
 from flatnce.pretrain.runs.folder import lock_beside
-from flatnce.pretrain.runs.log import RunLog, add_evaluation
+from flatnce.pretrain.runs.log import AGAIN, RunLog, add_evaluation
 from made_runs import (
     CEILING,
     EVALUATION,
@@ -213,6 +213,9 @@ def test_a_run_that_failed_says_why(tmp_path):
     page = page_of_run(write(tmp_path / "bad", [train_line(100), line], finished=False))
     assert page.lead.startswith("Failed since step 120: the loss is infinite. What to do: lower")
     assert "; failed. To continue" in page.progress.words
+    lines = [train_line(100), {**line, "diverged": True}]
+    words = page_of_run(write(tmp_path / "worse", lines, finished=False)).progress.words
+    assert words.endswith("; failed. " + AGAIN + ".") and "To continue" not in words
 
 
 def test_a_run_that_measured_nothing_gets_a_page(tmp_path):

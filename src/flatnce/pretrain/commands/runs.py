@@ -26,7 +26,7 @@ from flatnce.pretrain.runs.folder import (
     sweep_named,
 )
 from flatnce.pretrain.runs.listing import Summary, chosen, key_of, ordered, summary_of
-from flatnce.pretrain.runs.log import read_run, score_cells
+from flatnce.pretrain.runs.log import AGAIN, FAILURE, read_run, score_cells
 
 Words = tuple[str, ...]
 # Heading, key and format of the numbers in the table.
@@ -141,10 +141,10 @@ def _show(directory: Path, as_json: bool) -> int:
         "state": "{state}, {epochs} epochs, {age} ago".format(**_cells(row)),
         "failure": row["failure"],
         "verdict": results.get("verdict") or row["verdict"],
-        **{
-            one.name: f"{one.said}{one.interval and f' ({one.interval})'} on {one.data}"
+        "scores": [
+            (one.name, f"{one.said}{one.interval and f' ({one.interval})'} on {one.data}")
             for one in cells
-        },
+        ],
         "last": pairs_text(row["last"]),
         "settings": pairs_text({k: v for k, v in row["settings"].items() if k not in unused}),
         "command": shlex.join(found.environment.get("command", ())),
@@ -152,9 +152,13 @@ def _show(directory: Path, as_json: bool) -> int:
         "exports": ", ".join(exports),
     }
     for key, value in facts.items():
-        if value:
-            print(wrapped(f"{key:<13} {value}", then=" " * 14))
-    then = "resume" if row["state"] in ("stopped", "failed") else "report"
+        for label, text in value if isinstance(value, list) else [(key, value)]:
+            if text:
+                print(wrapped(f"{label:<13} {text}", then=" " * 14))
+    diverged = row["state"] == "failed" and found.last(FAILURE).get("diverged")
+    if diverged:
+        say(AGAIN)
+    then = "resume" if row["state"] in ("stopped", "failed") and not diverged else "report"
     say(f"next: flatnce {then} {name}    flatnce doctor {name}")
     return 0
 

@@ -5,7 +5,7 @@ import math
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
@@ -15,11 +15,16 @@ import tyro
 
 from flatnce.cli.console import print_json
 from flatnce.cli.options import own_arguments, parse_options
-from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.messages import check_fields, format_bytes, say
 from flatnce.pretrain.commands import Switch
 from flatnce.pretrain.commands.runs import show_runs
-from flatnce.pretrain.commands.train import option_value, print_help, renamed_in, split_data
+from flatnce.pretrain.commands.train import (
+    option_value,
+    print_help,
+    refuse_unused,
+    renamed_in,
+    split_data,
+)
 from flatnce.pretrain.runs.folder import SWEEP, find_sweep, new_folder, run_name
 from flatnce.pretrain.runs.listing import over_seeds, summary_of
 from flatnce.pretrain.training.config import TrainConfig, starting_config
@@ -249,7 +254,7 @@ def grid_configs(
         if name in found:
             raise ValueError(f"two runs would be called {name}; give values that differ")
         found[name] = config
-    _refuse_unused(found, spans)
+    refuse_unused([*found.values()], spans)
     return found
 
 
@@ -262,23 +267,6 @@ def _combined(base: TrainConfig, typed: Mapping[str, list[Any]]) -> Iterator[Tra
         except ValueError as error:
             said = " ".join(f"{_flag(leaf)} {value}" for leaf, value in changes.items())
             raise ValueError(f"{said}: {error}") from error
-
-
-def _refuse_unused(configs: Mapping[str, TrainConfig], axes: Iterable[str]) -> None:
-    """Refuse settings that no run uses: the runs would differ only in their names."""
-    used = {config.loss.objective for config in configs.values()}
-    needs: dict[str, str] = {}
-    for name, entry in OBJECTIVES.items():
-        if name not in used:
-            needs |= {setting.name: f"--objective {name}" for setting in entry.settings}
-    if all(config.loss.ess is None for config in configs.values()):
-        needs["ess_rate"] = "--ess"
-    for leaf in axes:
-        if leaf in needs:
-            raise ValueError(
-                f"{_flag(leaf)} has no effect here, it is for {needs[leaf]}; give that too, or "
-                f"leave {_flag(leaf)} out"
-            )
 
 
 def name_of(config: TrainConfig, axes: list[str]) -> str:

@@ -1,7 +1,7 @@
 """``flatnce train``: pretrain an encoder, evaluate it, and write the page of the run."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from shlex import quote
@@ -13,6 +13,7 @@ from flatnce.cli.console import print_json
 from flatnce.cli.launch import launch
 from flatnce.cli.options import own_arguments, parse_options
 from flatnce.cli.short_help import print_short_help
+from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.messages import check_fields, duration_text, format_bytes, say
 from flatnce.pretrain.commands import Switch, pairs_text
 from flatnce.pretrain.evaluation import expand
@@ -64,6 +65,8 @@ def run(arguments: list[str]) -> int:
     start = starting_config(data, option_value("--preset", rest))
     options = parse_options(TrainOptions, "train DATA", rest, TrainOptions(start))
     config, quiet = options.config, options.json or options.quiet
+    typed = [argument.partition("=")[0] for argument in rest if argument.startswith("--")]
+    refuse_unused([config], [flag.removeprefix("--").replace("-", "_") for flag in typed])
     directory = new_folder(options.name or config.usual_name)
     if options.evaluate:
         expand(options.evaluate)  # refuses an unknown name before training
@@ -74,6 +77,8 @@ def run(arguments: list[str]) -> int:
     from flatnce.pretrain.training.saved import CHECKPOINTS
 
     if not is_launched():
+        if options.dry_run:  # writes nothing, so the name may be taken
+            return _dry_run(options)
         name = quote(run_name(directory))
         if (directory / SWEEP).is_file():
             raise ValueError(
@@ -87,8 +92,6 @@ def run(arguments: list[str]) -> int:
                     raise ValueError(
                         f"{directory} already exists; {again}give another --name, or --replace it"
                     )
-        if options.dry_run:
-            return _dry_run(options)
         if options.devices > 1:
             # Refuse what cannot be trained before processes are started.
             estimate_run(config, choose_device(config.run.device), options.devices)
@@ -124,6 +127,22 @@ def evaluate_and_report(outcome: "Outcome", protocols: Sequence[str] | None, as_
     else:
         print_results(outcome, failure)
     return 1 if failure else 0
+
+
+def refuse_unused(configs: Sequence[TrainConfig], typed: Iterable[str]) -> None:
+    """Refuse settings that no run uses: they would be ignored."""
+    used = {config.loss.objective for config in configs}
+    needs: dict[str, str] = {}
+    for name, entry in OBJECTIVES.items():
+        if name not in used:
+            needs |= {setting.name: f"--objective {name}" for setting in entry.settings}
+    if all(config.loss.ess is None for config in configs):
+        needs["ess_rate"] = "--ess"
+    for leaf in typed:
+        if leaf in needs:
+            flag = f"--{leaf.replace('_', '-')}"
+            said = f"{flag} has no effect here, it is for {needs[leaf]}"
+            raise ValueError(f"{said}; give that too, or leave {flag} out")
 
 
 def renamed_in(arguments: Sequence[str]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from flatnce.messages import duration_text
 from flatnce.pretrain.page import CATALOGUE, TEXT
 from flatnce.pretrain.page.inspection import inspection_sections, read_inspection
 from flatnce.pretrain.runs.listing import summary_of
-from flatnce.pretrain.runs.log import FAILURE, Run, read_run, score_cells, tested_on
+from flatnce.pretrain.runs.log import AGAIN, FAILURE, Run, read_run, score_cells, tested_on
 from flatnce.pretrain.training.config import TrainConfig
 from flatnce.report.charts import Axis, Line, Reference, line_chart
 from flatnce.report.page import (
@@ -226,7 +226,9 @@ def _progress(run: Run, settings: Mapping[str, Any]) -> Progress | None:
     if state["state"] == "running" and epoch:
         words += f", about {duration_text(seconds_left(train, epochs))} left"
     elif state["state"] != "running":
-        words += f"; {state['state']}. To continue: flatnce resume {run.directory.name}"
+        again = AGAIN if run.last(FAILURE).get("diverged") else ""
+        again = again or f"To continue: flatnce resume {run.directory.name}"
+        words += f"; {state['state']}. {again}"
     return Progress(min(epoch / epochs, 1.0), f"{words}.", state["age"])
 
 

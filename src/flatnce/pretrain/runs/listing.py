@@ -46,8 +46,9 @@ Summary = dict[str, Any]
 def summary_of(directory: Path, name: str) -> Summary:
     """One run in brief; the state of a run whose files cannot be read is ``damaged``.
 
-    ``scores`` holds the newest result of each protocol on test samples, ``last`` the last
-    numbers of training and of the last watch, ``age`` the seconds since something was measured.
+    ``scores`` holds the newest result of each protocol on test samples (of another data set than
+    the run's own as "linear on cifar10"), ``last`` the last numbers of training and of the last
+    watch, ``age`` the seconds since something was measured.
     """
     found = {"name": name, "directory": str(directory)}
     try:
@@ -64,10 +65,12 @@ def _read_summary(directory: Path) -> Summary:
     lines = {} if done and "last" in results else last_lines(directory / METRICS)
     watched = {**lines.get("watch", {}), **results.get("watch", {})}
     trained = {**lines.get("train", {}), **results.get("last", {})}
-    scores = {}
+    scores, own = {}, settings.get("data") or ""
     for one in results.get("evaluations", ()):
         score = next((one[key] for key in ("top1", "map", "pool_mi") if one.get(key)), None)
-        scores[protocol_name(one)] = score
+        tested = os.path.normpath(one.get("data") or own)  # photos/ is ./photos
+        more = "" if tested == os.path.normpath(own) else f" on {one['data']}"
+        scores[protocol_name(one) + more] = score
     verdict = results.get("verdict") or lines.get("verdict", {}).get("verdict") or ""
     return {
         "kind": kind,

@@ -30,6 +30,7 @@ from flatnce.own_code import OBJECT
 from flatnce.toml_files import read_toml
 
 __all__ = [
+    "AGAIN",
     "CONFIG",
     "EARLIER",
     "ENVIRONMENT",
@@ -62,6 +63,7 @@ __all__ = [
 
 FORMAT_VERSION = 1  # increased when an older reader would misread the new layout
 FAILURE = "failure"  # kind of the failure line, which is removed on resume
+AGAIN = "It would diverge again when resumed: start another run with other settings"
 
 CONFIG, ENVIRONMENT = "config.json", "environment.json"
 METRICS, RESULTS = "metrics.jsonl", "results.json"
