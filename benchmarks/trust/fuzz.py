@@ -8,6 +8,7 @@ seconds and a growth of the process beyond ``--memory`` bytes are failures.
 """
 
 import argparse
+import copy
 import io
 import json
 import os
@@ -312,7 +313,9 @@ def mutate_json(text: str, chance: random.Random) -> bytes:
         owner, key = chance.choice(owners)
         way = chance.random()
         if way < 0.7:
-            owner[key] = chance.choice(VALUES)
+            owner[key] = copy.deepcopy(
+                chance.choice(VALUES)
+            )  # later changes must not reach VALUES
         elif way < 0.85:
             del owner[key]
         elif way < 0.95:

@@ -119,6 +119,14 @@ def test_a_run_with_an_odd_file_is_listed_as_damaged(runs, file, text, capsys):
     assert main(["runs", "first"]) == 2 and str(runs / "first") in capsys.readouterr().err
 
 
+def test_a_data_set_that_is_not_a_name_does_not_end_the_list(runs):
+    place = runs / "first" / "config.json"
+    config = json.loads(place.read_text())
+    config["config"]["data"]["data"] = 1.5
+    place.write_text(json.dumps(config))
+    assert len(summaries(runs)) == 6
+
+
 @pytest.mark.parametrize(
     "conditions, expected",
     [

@@ -65,7 +65,7 @@ def _read_summary(directory: Path) -> Summary:
     lines = {} if done and "last" in results else last_lines(directory / METRICS)
     watched = {**lines.get("watch", {}), **results.get("watch", {})}
     trained = {**lines.get("train", {}), **results.get("last", {})}
-    scores, own = {}, settings.get("data") or ""
+    scores, own = {}, str(settings.get("data") or "")
     for one in results.get("evaluations", ()):
         score = next((one[key] for key in ("top1", "map", "pool_mi") if one.get(key)), None)
         tested = os.path.normpath(one.get("data") or own)  # photos/ is ./photos
