@@ -26,12 +26,16 @@ ADDED = {min(TARGETS): 0.075, max(TARGETS): 0.8}
 
 
 def added(records):
-    """The targets that rule 4 adds and that have not been run."""
+    """The targets that rule 4 adds and that have not been run.
+
+    A choice at an end of the grid of one objective adds its target for both, so that the grid of
+    the other may still be running.
+    """
     run = {o: {target_of(one) for one in targets(records, o)} for o in OBJECTIVES}
-    missing = [objective for objective in OBJECTIVES if not run[objective] >= set(TARGETS)]
-    if missing:
-        sys.exit(f"piece 4 is not complete: run target.py --parts {' '.join(missing)} first")
-    chosen = {target_of(best(targets(records, objective))) for objective in OBJECTIVES}
+    complete = [objective for objective in OBJECTIVES if run[objective] >= set(TARGETS)]
+    if not complete:
+        sys.exit(f"no grid of piece 4 is complete: run target.py --parts {OBJECTIVES[0]} first")
+    chosen = {target_of(best(targets(records, objective))) for objective in complete}
     done = set.intersection(*run.values())
     return [value for end, value in ADDED.items() if end in chosen and value not in done]
 
