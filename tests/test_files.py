@@ -7,9 +7,11 @@ from threading import Timer
 
 import pytest
 
+from flatnce import files
 from flatnce.files import (
     is_locked,
     lock,
+    memory_of_machine,
     naming_file,
     put_back,
     put_in_place,
@@ -42,6 +44,20 @@ def test_a_write_that_fails_leaves_the_file_and_nothing_else(tmp_path):
     with pytest.raises(UnicodeEncodeError):
         replace_text(path, "half \ud800")
     assert path.read_text() == "whole" and list(tmp_path.iterdir()) == [path]
+
+
+def test_the_memory_is_that_of_the_machine_or_of_its_container(tmp_path, monkeypatch):
+    newer, older = tmp_path / "memory.max", tmp_path / "memory.limit_in_bytes"
+    monkeypatch.setattr(files, "CONTAINER_LIMITS", (str(newer), str(older)))
+    machine = memory_of_machine()  # neither file is there
+    assert machine == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for path in (newer, older):
+        path.write_text("1048576\n")
+        assert memory_of_machine() == 1 << 20
+        path.write_text(f"{2**63 - 4096}\n")  # what version 1 says without a limit
+        assert memory_of_machine() == machine
+    newer.write_text("max\n")
+    assert memory_of_machine() == machine
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")

@@ -35,6 +35,8 @@ __all__ = [
 ]
 
 LARGEST = 1 << 30  # bytes of a file that is read at once
+# The bytes of memory that a container may use, by version 2 and 1 of control groups.
+CONTAINER_LIMITS = "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"
 
 _held: set[int] = set()  # the open files of locks
 ATTEMPTS = 5  # to take a lock that :func:`is_locked` holds for a moment
@@ -50,11 +52,14 @@ def open_plain(path: str | os.PathLike[str]) -> BufferedReader:
 
 
 def memory_of_machine() -> float:
-    """The bytes of memory of this machine; infinite where the system does not say."""
-    known = hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names
-    if not known:
-        return float("inf")
-    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    """The bytes of memory of this machine, or of its container; infinite if neither is known."""
+    limits = [float("inf")]
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        limits.append(float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")))
+    for path in CONTAINER_LIMITS:
+        with suppress(OSError, ValueError):  # not there, or without a limit ("max")
+            limits.append(float(Path(path).read_text()))
+    return min(limits)
 
 
 def shapes_of(tables: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
