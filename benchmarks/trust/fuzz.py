@@ -11,7 +11,6 @@ import argparse
 import copy
 import io
 import json
-import os
 import random
 import resource
 import shutil
@@ -28,7 +27,6 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -456,71 +454,72 @@ class Fuzzer:
 
 
 Found = tuple[Counter[str], dict[str, list[int]], int]  # inputs, failures, bytes of growth
+PART = 100  # inputs between two looks at the record
 
 
-def take_all(numbers: range, subjects: str, seconds: float) -> Found:
-    """Read the inputs of these numbers, in a process of its own."""
+def prepare(folder: Path, subjects: str) -> None:
+    """Make the valid files of this process."""
+    global fuzzer, before
     chosen = tuple(one for one in SUBJECTS if one.name.startswith(subjects))
+    with narrow_network():
+        fuzzer = Fuzzer(Path(tempfile.mkdtemp(dir=folder)), chosen)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def take_part(numbers: range, deadline: float) -> Found:
+    """Read the inputs of these numbers, as long as there is time."""
     counts, failures = Counter[str](), dict[str, list[int]]()
-    with narrow_network(), tempfile.TemporaryDirectory() as folder:
-        fuzzer = Fuzzer(Path(folder), chosen)
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        began = time.time()
-        for number in numbers:
-            if time.time() - began > seconds:
-                break
+    for number in numbers:
+        if time.time() > deadline:
+            break
+        with narrow_network():
             subject, path, failure = fuzzer.take(number)
-            counts[subject.name] += 1
-            if failure:
-                said = f"{subject.name}: {path}: {failure}"
-                if said not in failures:
-                    print(f"{number}: {said}", flush=True)
-                failures.setdefault(said, []).append(number)
-        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
-    return counts, failures, grown
+        counts[subject.name] += 1
+        if failure:
+            said = f"{subject.name}: {path}: {failure}"
+            failures.setdefault(said, []).append(number)
+            print(f"{number}: {said}", flush=True)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    return counts, failures, grown * 1024
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--inputs", type=int, default=2000)
-    parser.add_argument("--start", type=int, default=0, help="number of the first input")
-    parser.add_argument("--processes", type=int, default=1, help="that share the inputs")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
-    parser.add_argument("--only", type=int, help="a single input")
-    parser.add_argument("--memory", type=int, default=2 << 30, help="bytes of address growth")
-    parser.add_argument("--subject", default="", help="only subjects whose names begin so")
-    parser.add_argument("--out", type=Path, help="write the counts as JSON")
-    given = parser.parse_args()
-    numbers = range(given.start, given.start + given.inputs)
-    if given.only is not None:
-        numbers = range(given.only, given.only + 1)
-    began, count = time.time(), min(given.processes, len(numbers))
-    with ProcessPoolExecutor(count) as pool:
-        shares = [numbers[first::count] for first in range(count)]
-        found = list(pool.map(take_all, shares, repeat(given.subject), repeat(given.seconds)))
+def record_of(found: list[Found]) -> dict[str, Any]:
+    """The counts of what was read."""
     counts = sum((one[0] for one in found), Counter[str]())
     failures: dict[str, list[int]] = {}
     for _, some, _ in found:
         for said, where in some.items():
             failures[said] = sorted([*failures.get(said, ()), *where])
-    grown = max(one[2] for one in found)
-    record = {
+    return {
         "inputs": sum(counts.values()),
-        "first": numbers[0],
-        "processes": count,
         "by_reader": dict(sorted(counts.items())),
         "failures": sum(map(len, failures.values())),
-        "kinds_of_failure": {said: found[:5] for said, found in failures.items()},
-        "seconds": round(time.time() - began),
-        "most_memory_grown_bytes": grown,
-        "python": sys.version.split()[0],
+        "kinds_of_failure": {said: where[:5] for said, where in failures.items()},
+        "most_memory_grown_bytes": max((one[2] for one in found), default=0),
     }
-    if given.out:
-        given.out.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def main() -> int:
+    from options import Series
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--memory", type=int, default=2 << 30, help="bytes of address growth")
+    parser.add_argument("--subject", default="", help="only subjects whose names begin so")
+    series = Series(parser, "inputs", 2000)
+    numbers, given = series.numbers, series.given
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ProcessPoolExecutor(
+            series.processes, initializer=prepare, initargs=(Path(folder), given.subject)
+        ) as pool,
+    ):
+        parts = [numbers[first : first + PART] for first in range(0, len(numbers), PART)]
+        waiting = [pool.submit(take_part, part, series.deadline) for part in parts]
+        record = series.follow(waiting, record_of)
     print(json.dumps({k: v for k, v in record.items() if k != "kinds_of_failure"}, indent=1))
-    return int(bool(failures) or grown > given.memory)
+    bad = record["failures"] or record["most_memory_grown_bytes"] > given.memory
+    return int(bool(bad) or not record["every_process_ended"])
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     sys.exit(main())
