@@ -521,6 +521,28 @@ def test_half_precision_gives_float32_losses_and_gradients_of_its_own_kind(dtype
     assert [t.grad.dtype for t in z] == [dtype] * 2
 
 
+@pytest.mark.parametrize("objective", [InfoNCE, FlatNCE])
+@pytest.mark.parametrize(
+    ("norm", "scale", "overflows"), [(1e-1, 65_536, False), (1e-2, 65_536, True), (1e-5, 1, False)]
+)
+def test_a_scaler_skips_the_step_of_a_float16_gradient_that_overflows(
+    objective, norm, scale, overflows
+):
+    torch.manual_seed(0)
+    rows = [
+        (norm * nn.functional.normalize(torch.randn(64, 128))).requires_grad_() for _ in range(2)
+    ]
+    before = [z.detach().clone() for z in rows]
+    scaler, optimizer = torch.amp.GradScaler("cpu", init_scale=scale), torch.optim.SGD(rows)
+    scaler.scale(objective(temperature=0.07)(*(z.half() for z in rows))).backward()
+    assert not any(z.grad.isnan().any() for z in rows)
+    assert any(z.grad.isinf().any() for z in rows) == overflows
+    scaler.step(optimizer)
+    scaler.update()
+    assert all(map(torch.equal, rows, before)) == overflows
+    assert (scaler.get_scale() < scale) == overflows
+
+
 def test_the_temperature_can_be_read_and_replaced():
     loss_fn = FlatNCE(temperature=0.5)
     loss_fn.temperature = LearnedTemperature(0.125)
