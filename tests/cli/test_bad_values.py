@@ -121,6 +121,13 @@ def test_a_setting_below_zero_is_refused_and_named_as_its_option(kind):
         ("train digits --head-out 0", "--head-out 0 must be at least 1"),
         ("train digits --evaluate knnn", "--evaluate knnn is unknown"),
         ("train digits --devices 0", "--devices 0 must be at least 1"),
+        ("train digits --device meta", "--device meta is unknown; use cpu, cuda, cuda:0 or auto"),
+        ("train digits --checkpoint-every inf", "--checkpoint-every inf must be a positive"),
+        ("train digits --watch-every nan", "--watch-every nan must be a positive finite"),
+        ("train digits --gamma nan", "--gamma nan is not a number"),
+        ("train digits --workers -1", "--workers -1 must be at least 0"),
+        ("train digits --view-size 0", "--view-size 0 must be at least 1"),
+        (f"train digits --head-out {10**12} --dry-run", f"--head-out {10**12:,}: the head needs"),
         ("train digit", "'digit' is not a data set; did you mean 'digits'?"),
         ("train --data digit", "--data digit is not a data set"),
         ("data digit", "'digit' is not a data set"),
@@ -141,6 +148,19 @@ def test_a_mistake_is_named_as_it_was_typed(place, monkeypatch, capsys, typed, s
     assert main(typed.split()) == 2
     line = capsys.readouterr().err
     assert line.startswith(f"flatnce {typed.split()[0]}: {said}") and line.count("\n") == 1
+
+
+def test_a_command_in_a_message_can_be_pasted_into_a_shell(place, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    run = shutil.copytree(place / "runs" / "first", tmp_path / "runs" / "$(touch x)")
+    assert main(["train", "digits", "--name", run.name]) == 2
+    assert "continue it (`flatnce resume '$(touch x)'`)" in capsys.readouterr().err
+    # As it is when it was killed before its first checkpoint.
+    shutil.rmtree(run / "checkpoints")
+    (run / "results.json").unlink()
+    assert main(["resume", run.name]) == 2
+    remedy = "start it again: `flatnce train digits --name '$(touch x)' --replace`"
+    assert remedy in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -263,7 +263,14 @@ def test_what_is_not_an_archive_is_one_clear_error(tmp_path):
     np.save(single, np.ones((4, 2)))
     objects = io.BytesIO()
     np.savez(objects, **{**GOOD, "z1": OBJECTS})
-    for content in (b"", b"no archive", b"PK\x03\x04 cut short", single, objects):
+    whole = io.BytesIO()
+    np.savez(whole, **GOOD)
+    flipped, locked = bytearray(whole.getvalue()), bytearray(whole.getvalue())
+    flipped[flipped.index(b"NUMPY") + 140] ^= 1  # a bit of an array
+    locked[6] |= 1  # the first file claims to be encrypted, here and in the directory
+    locked[locked.index(b"PK\x01\x02") + 8] |= 1
+    texts = b"", b"no archive", b"PK\x03\x04 cut short", bytes(flipped), bytes(locked)
+    for content in (*texts, single, objects):
         path.write_bytes(content if isinstance(content, bytes) else content.getvalue())
         with pytest.raises(OSError, match=r"without running code.*numpy\.savez"):
             read_embeddings(path)

@@ -116,6 +116,15 @@ def test_a_realistic_csv_is_read(people):
     assert tables.notes == ()
 
 
+def test_a_table_may_have_thousands_of_columns(text_file):
+    names = [f"expression of gene {number:05d}" for number in range(6_000)]
+    path = text_file("\n".join([",".join(names), *[",".join("12" * 3_000)] * 3]))
+    assert len(",".join(names)) > 131_072  # the longest field that csv reads by default
+    tables = read_tables([path], x=names[0], y=names[-1])
+    equal(tables.x, [[1]] * 3)
+    equal(tables.y, [[2]] * 3)
+
+
 def test_without_y_all_other_numeric_columns_are_used_and_reported(people):
     tables = read_tables([people], x="emb_*")
     assert list(tables.y) == ["Height (cm)", "Mass, kg", "Speed [m/s]", "smoker"]
