@@ -17,6 +17,7 @@ from layouts import IDS, LABELS, mask_of, random
 from processes import Pairwise
 
 KERNELS = ["auto", "dense", "chunked", "fused"]
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # of the fused kernel: not interpreted
 
 
 class OwnView(Layout):
@@ -43,12 +44,12 @@ def rows_of(dtype=torch.float32):
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_layout_of_ones_own_gets_its_own_numbers_with_every_kernel(kernel):
-    z1, z2 = rows_of()
+    z1, z2 = (rows.to(DEVICE) for rows in rows_of())
     wanted = reference.dhel(z1, z2, 0.5).float()
     assert not torch.isclose(wanted, DCL(0.5, kernel=kernel)(z1, z2))
     hooks = {"pairs": OwnView.pairs}
     for layout in (OwnView(), *variants(TwoView, hooks), *variants(TwoTower, hooks)):
-        for queue in (None, KeyQueue(8, 4)) if layout.takes_queue else (None,):
+        for queue in (None, KeyQueue(8, 4).to(DEVICE)) if layout.takes_queue else (None,):
             loss_fn = DCL(0.5, layout=layout, kernel=kernel, queue=queue)
             torch.testing.assert_close(loss_fn(z1, z2), wanted, rtol=1e-6, atol=0)
 
@@ -95,9 +96,10 @@ HOOKS = [
 @pytest.mark.parametrize(("factor", "hooks"), HOOKS)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_hook_of_ones_own_is_used_with_every_kernel(factor, hooks, kernel):
-    wanted = factor * DCL(0.5, kernel=kernel)(*rows_of())
+    rows = [side.to(DEVICE) for side in rows_of()]
+    wanted = factor * DCL(0.5, kernel=kernel)(*rows)
     for loss_fn in variants(DCL, hooks, temperature=0.5, kernel=kernel):
-        torch.testing.assert_close(loss_fn(*rows_of()), wanted)
+        torch.testing.assert_close(loss_fn(*rows), wanted)
         assert (loss_fn.last.contrast.statistic is not None) == ("statistic" in hooks)
 
 

@@ -43,7 +43,7 @@ class CentreCrop:
         _check_images(images)
         with torch.no_grad(), torch.autocast(images.device.type, enabled=False):
             planes = self._middle(images).transpose(0, 1)
-            return Normalisation(self.mean, self.std)(planes).transpose(0, 1)
+            return Normalisation(self.mean, self.std).apply(planes).transpose(0, 1)
 
     def _middle(self, images: UInt8[Tensor, "b c h w"]) -> Float[Tensor, "b c size size"]:
         short, wanted = min(images.shape[2:]), self.resize or self.size
@@ -251,7 +251,7 @@ class Views:
             planes = pixels.solarize(planes, each(plan.solarize))
         if self.noise:
             planes = pixels.add_noise(planes, plan.keys, self.noise)
-        planes = Normalisation(self.mean, self.std)(planes)
+        planes = Normalisation(self.mean, self.std).apply(planes)
         if plan.squares is not None:
             planes = pixels.cut_out(planes, plan.squares)
         b, v = plan.keys.shape

@@ -365,7 +365,7 @@ class Normalisation:
             found.append([float(number) for number in numbers] * (count // len(numbers)))
         return list(zip(*found, strict=True))
 
-    def __call__(self, planes: Planes) -> Planes:
+    def apply(self, planes: Planes) -> Planes:
         """The planes, normalised in place."""
         # Python numbers instead of a tensor, which would be copied to the device.
         for plane, (mean, std) in zip(planes, self.channels(planes.shape[0]), strict=True):
