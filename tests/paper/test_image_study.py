@@ -67,6 +67,7 @@ def in_piece(record, piece, step):
         (3, "256", 2),
         (3, "128", 2),
         (3, "32", 2),
+        (4, None, 5),
     ],
 )
 def test_the_choice_follows_the_rule_of_the_protocol(study, piece, step, number):
