@@ -22,7 +22,6 @@ from flatnce.mi.bounds import (
     holder_flatnce_loss,
     holder_statistics,
     infonce,
-    interpolated,
     jensen_shannon,
     jensen_shannon_loss,
     mine_loss,
@@ -70,17 +69,6 @@ def slow_flo(s, u, with_positive=False):
     return mean(total)
 
 
-def slow_interpolated(s, a, alpha):
-    def without(i, left_out):
-        return mean(math.exp(v) for j, v in enumerate(s[i]) if j != left_out)
-
-    def baseline(i, left_out):
-        return alpha * without(i, left_out) + (1 - alpha) * math.exp(a[i])
-
-    joint = mean(s[i][i] - math.log(baseline(i, j)) for i, j in pairs(s))
-    return 1 + joint - mean(math.exp(s[i][j]) / baseline(i, i) for i, j in pairs(s))
-
-
 def slow_softplus(v):
     return math.log1p(math.exp(v))
 
@@ -111,8 +99,6 @@ FORMS = {
     "flo": (flo, slow_flo, "su"),
     "flo-plus": (partial(flo, with_positive=True), partial(slow_flo, with_positive=True), "su"),
     "cross-fitted": (cross_fitted_flo, flo_cross_fitted, "sp"),
-    "alpha-0.3": (partial(interpolated, alpha=0.3), partial(slow_interpolated, alpha=0.3), "sa"),
-    "alpha-1": (partial(interpolated, alpha=1.0), partial(slow_interpolated, alpha=1.0), "sa"),
     "js": (jensen_shannon, slow_js, "s"),
     "smile": (partial(smile, clip=1.5), partial(slow_dv, clip=1.5), "s"),
     **{
@@ -148,9 +134,6 @@ def test_capped_bounds_reach_their_ceilings_and_stay_below():
     for name in ("infonce", "js"):
         assert BOUNDS[name].ceiling is not None
         assert float(BOUNDS[name].value(scores)) == pytest.approx(BOUNDS[name].ceiling(N))
-    low = torch.full((N,), -40.0, dtype=torch.float64)
-    for alpha in (0.2, 0.9):
-        assert interpolated(scores, low, alpha) <= 1 + math.log((N - 1) / alpha) + 1e-9
 
 
 @every_form
@@ -180,14 +163,6 @@ def test_survives_scores_in_the_hundreds(name):
     before = value_of(name, (scores, baseline, dual, pool))
     after = value_of(name, (scores + 800, baseline + 800, dual, pool + 800))
     torch.testing.assert_close(after, before, rtol=1e-9, atol=1e-9)
-
-
-def test_leaving_out_a_dominant_score_keeps_its_digits():
-    scores, baseline, *_ = draw()
-    scores = scores.clone()
-    scores[:, 0] = 60.0  # 1 − softmax is 0 in float64 here
-    wanted = slow_interpolated(scores.tolist(), baseline.tolist(), 0.9)
-    assert float(interpolated(scores, baseline, 0.9)) == pytest.approx(wanted, rel=1e-10)
 
 
 # --- Relations -----------------------------------------------------------------------------------
@@ -296,7 +271,7 @@ def test_alternating_losses_move_one_side_each():
 @pytest.mark.parametrize("name", BOUNDS)
 def test_a_step_down_each_loss_raises_the_partners_scores(name):
     scores, baseline, dual, pool = draw(spread=0.5)
-    given = {"dual": dual, "power": 2.0, "log_baseline": baseline, "alpha": 0.5, "pool": pool}
+    given = {"dual": dual, "power": 2.0, "log_baseline": baseline, "pool": pool}
     bound = BOUNDS[name]
     scores.requires_grad_()
     if bound.reads == "densities":  # those of the pairs
@@ -321,8 +296,6 @@ def test_a_step_down_each_loss_raises_the_partners_scores(name):
         (lambda s: flo(s, s[0][:3]), "one number per row"),
         (lambda s: recentre(s, s[0][:3]), "one number per row"),
         (lambda s: cross_fitted_flo(s, s[:3]), "pool has 3 rows"),
-        (lambda s: interpolated(s, s[0], 1.5), "alpha=1.5"),
-        (lambda s: interpolated(s[:2, :2], s[0][:2], 0.5), "at least 3"),
         (lambda s: smile(s, -1.0), "clip=-1.0"),
         (lambda s: holder_statistics(s, math.nan), "power=nan"),
         (lambda s: holder_statistics(row_statistics(s), 2.0), "needs the scores"),

@@ -1,5 +1,7 @@
 """Cleaning and transforms: what is dropped, refused and reported; normal scores."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import torch
@@ -275,3 +277,16 @@ def test_ordinary_surveys_are_not_called_duplicated_and_planted_copies_are_found
         x, y = _survey(seed)
         x[-15:], y[-15:] = x[:15], y[:15]
         assert clean(x, y).duplicates is not None
+
+
+def test_a_large_table_takes_few_copies():
+    x, y = table(20_000, 12), np.asfortranarray(table(20_000, 12, seed=1))
+    given = x.nbytes + y.nbytes
+    for function, most in ((clean, 1.2), (mi.cca, 2.6), (mi.gaussian_copula, 2.6)):
+        function(x[:100], y[:100])  # imports are not counted
+        tracemalloc.start()
+        found = function(x, y)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < most * given, (function, peak / given)
+        assert function is not clean or np.shares_memory(found.y, y)  # nothing was dropped

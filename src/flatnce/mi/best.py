@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from flatnce.extras import require_extra
 from flatnce.mi.classical import TREE_COLUMNS, Integers, Table, gaussian_copula, ksg_terms
-from flatnce.mi.cleaning import normal_scores
+from flatnce.mi.cleaning import more_values, normal_scores
 
 __all__ = []
 
@@ -61,6 +61,7 @@ class CriticValues:
     validation: float  # after training
     train: float  # on rows that trained it, so too high
     independent: bool = True  # rows; other methods take them as such
+    gaussian: float | None = None  # what correlations of normal scores say, if it is known
 
 
 @dataclass(frozen=True)
@@ -88,9 +89,10 @@ class Side:
         high = mean + 1.96 * float(surprise.std()) / rows**0.5
         return min(mean, math.log(values)), min(high, math.log(values))
 
-    @property
+    @cached_property
     def discrete(self) -> bool:
-        return 5 * len(self.counts) <= len(self.table)
+        most = len(self.table) // 5
+        return not more_values(self.table, most) and len(self.counts) <= most
 
     @cached_property
     def whole(self) -> bool:
@@ -103,8 +105,9 @@ class Side:
     @property
     def label(self) -> bool:
         """Whether it is one of a few values, each of which is common enough to be a class."""
-        few = self.discrete and len(self.counts) <= MOST_LABELS
-        return len(self.counts) == 2 or (few and int(self.counts.min()) >= 5)
+        if not self.discrete or len(self.counts) > MOST_LABELS:
+            return False
+        return len(self.counts) == 2 or int(self.counts.min()) >= 5
 
     @cached_property
     def normal(self) -> bool:
@@ -126,7 +129,7 @@ class Side:
     @cached_property
     def scores(self) -> Table:
         """Normal scores of the ranks."""
-        return normal_scores(self.uniform, np.sort(self.uniform, axis=0)).astype(np.float64)
+        return normal_scores(self.uniform)
 
 
 @dataclass(frozen=True)
@@ -205,7 +208,8 @@ def _chosen(
             return "plug-in", "both sides are categories", _plug_in(left, right)
     columns = left.table.shape[1] + right.table.shape[1]
     labels = [side.label and not other.discrete for side, other in ((left, right), (right, left))]
-    gaussian = None if any(labels) else _gaussian(left.table, right.table)
+    known = None if critic is None else critic.gaussian
+    gaussian = None if any(labels) else _gaussian(left.table, right.table, known)
     if rows > neighbour_rows(columns):
         kept = random.permutation(rows)[: neighbour_rows(columns)]
         left, right = Side(left.table[kept], random), Side(right.table[kept], random)
@@ -365,9 +369,9 @@ def _neighbours(left: Side, right: Side, columns: int) -> _Value:
     return _skewed(value + added, _error(terms[0]), reach + added, max(2 * reach - added, 0.0))
 
 
-def _gaussian(x: Table, y: Table) -> _Value | None:
+def _gaussian(x: Table, y: Table, known: float | None = None) -> _Value | None:
     try:
-        value = gaussian_copula(x, y)
+        value = gaussian_copula(x, y) if known is None else known
     except ValueError:  # fewer rows than columns
         return None
     if not math.isfinite(value):

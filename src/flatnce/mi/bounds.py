@@ -342,54 +342,6 @@ def barber_agakov(
 # The functions below need every score, not only row statistics: each makes its own pass.
 
 
-def interpolated(
-    scores: Scores, log_baseline: Float[Tensor, "..."], alpha: float
-) -> Float[Tensor, ""]:
-    r"""Interpolate TUBA and InfoNCE with the baseline :math:`\alpha\,m(x) + (1-\alpha)a(x)`.
-
-    m(x) is the mean of exp(g) over all candidates but one, so this is a bound for every α and
-    every n, never above 1 + log((c − 1)/α) with c columns. α = 0 is TUBA; α = 1 is InfoNCE among
-    c − 1 candidates, averaged over which one is left out.
-
-    Arguments:
-        scores: Partner of row i in column i; at least 3 columns.
-        log_baseline: log a(x_i), one number per row, or one for all rows.
-        alpha: Between 0 and 1.
-    """
-    blocks = blocks_of(scores)
-    if not 0 <= alpha <= 1 or blocks.columns < 3:
-        given = f"alpha={alpha} with {blocks.columns} columns of scores"
-        raise ValueError(f"{given}; pass 0 <= alpha <= 1 and at least 3 columns")
-    baseline = log_baseline.expand(blocks.rows)
-    log_alpha = math.log(alpha) if alpha > 0 else -math.inf
-    log_rest = math.log1p(-alpha) if alpha < 1 else -math.inf
-
-    def joint_and_marginal(block: Tensor, partner: Tensor, start: int) -> Tensor:
-        fixed = (log_rest + baseline[start : start + len(block)].to(block))[:, None]
-        others = block.shape[1] - 1
-        mixed = torch.logaddexp(
-            log_alpha + _log_sums_without_each(block) - math.log(others), fixed
-        )
-        joint = block.diagonal(start) - mixed.masked_fill(partner, 0.0).sum(dim=1) / others
-        own = mixed.diagonal(start)[:, None]
-        marginal = (block - own).exp().masked_fill(partner, 0.0).sum(dim=1) / others
-        return torch.stack((joint, marginal))
-
-    joint, marginal = reduce_rows(blocks, joint_and_marginal)
-    return 1 + joint.mean() - marginal.mean()
-
-
-def _log_sums_without_each(block: Float[Tensor, "n m"]) -> Float[Tensor, "n m"]:
-    """Log-sum-exp of a row without each of its entries in turn."""
-    total = torch.logsumexp(block, dim=1, keepdim=True)
-    top = torch.zeros_like(block, dtype=torch.bool)
-    top.scatter_(1, block.argmax(dim=1, keepdim=True), True)
-    # Only the top entry can be more than half of the sum: for it, subtraction would cancel.
-    rest = torch.logsumexp(block.masked_fill(top, -torch.inf), dim=1, keepdim=True)
-    share = (block - total).masked_fill(top, -torch.inf).exp()
-    return torch.where(top, rest, total + torch.log1p(-share))
-
-
 def jensen_shannon(scores: Scores) -> Float[Tensor, ""]:
     r"""A lower bound on the Jensen–Shannon divergence of p(x, y) from p(x)p(y), at most log 2.
 

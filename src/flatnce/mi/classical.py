@@ -179,7 +179,9 @@ def cca(x: ArrayLike, y: ArrayLike) -> float:
         x: Rows by columns, or a vector.
         y: The same number of rows.
     """
-    return _gaussian_information(*two_tables(x, y))
+    sides = [*two_tables(x, y)]
+    del x, y  # copies of large tables are freed one by one
+    return _gaussian_information(*(_orthonormal_basis(sides.pop(0)) for _ in "xy"))
 
 
 def gaussian_copula(x: ArrayLike, y: ArrayLike) -> float:
@@ -196,8 +198,10 @@ def gaussian_copula(x: ArrayLike, y: ArrayLike) -> float:
         x: Rows by columns, or a vector.
         y: The same number of rows.
     """
-    sides = [normal_scores(side, np.sort(side, axis=0)) for side in two_tables(x, y)]
-    return _gaussian_information(sides[0], sides[1])
+    sides = [*two_tables(x, y)]
+    del x, y
+    bases = (_orthonormal_basis(normal_scores(sides.pop(0))) for _ in "xy")
+    return _gaussian_information(*bases)
 
 
 def gaussian_bias(rows: int, left: int, right: int) -> float:
@@ -223,23 +227,24 @@ def gaussian_bias(rows: int, left: int, right: int) -> float:
 
 
 def _orthonormal_basis(table: Table) -> Table:
-    centred = table - table.mean(axis=0)
-    size = np.sqrt((centred**2).mean(axis=0))
+    largest = np.abs(table).max(axis=0)
+    table = table - table.mean(axis=0)
+    size = np.sqrt((table**2).mean(axis=0))
     # A constant column, centred, is the rounding of its mean.
-    varies = size > 1e-12 * np.abs(table).max(axis=0)
-    kept = centred[:, varies] / size[varies]
-    if kept.shape[1] == 0:
-        return kept
-    vectors, values, _ = np.linalg.svd(kept, full_matrices=False)
+    varies = size > 1e-12 * largest
+    table = table[:, varies]
+    table /= size[varies]
+    if table.shape[1] == 0:
+        return table
+    vectors, values, _ = np.linalg.svd(table, full_matrices=False)
     return vectors[:, values > 1e-9 * values[0]]
 
 
-def _gaussian_information(x: Table, y: Table) -> float:
-    left, right = _orthonormal_basis(x), _orthonormal_basis(y)
-    widths = left.shape[1], right.shape[1]
-    if len(x) < sum(widths) + 2:
+def _gaussian_information(left: Table, right: Table) -> float:
+    rows, widths = len(left), (left.shape[1], right.shape[1])
+    if rows < sum(widths) + 2:
         raise ValueError(
-            f"x and y have {len(x)} rows for {widths[0]} and {widths[1]} independent columns; "
+            f"x and y have {rows} rows for {widths[0]} and {widths[1]} independent columns; "
             f"correlations need at least {sum(widths) + 2} rows"
         )
     correlations = np.zeros(0)
@@ -248,4 +253,4 @@ def _gaussian_information(x: Table, y: Table) -> float:
     if (correlations > 1 - 1e-13).any():
         return float("inf")
     information = float(-0.5 * np.log1p(-(correlations**2)).sum())
-    return information - gaussian_bias(len(x), *widths)
+    return information - gaussian_bias(rows, *widths)

@@ -1,5 +1,6 @@
 """Checking and cleaning two tables, and transforming their columns."""
 
+import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -65,8 +66,8 @@ def numbers_of(values: Any, name: str) -> Table:
     if array.ndim == 0 or 0 in array.shape:
         raise ValueError(f"{name} has shape {array.shape}; pass rows by columns, or a vector")
     if array.ndim > 2:
-        return array.astype(np.float32)
-    return array.astype(np.float64).reshape(len(array), -1)
+        return array.astype(np.float32, copy=False)
+    return array.astype(np.float64, copy=False).reshape(len(array), -1)
 
 
 def columns_of(values: Any, name: str, width: int) -> list[str]:
@@ -93,7 +94,7 @@ def clean(x: Any, y: Any) -> CleanTables:
     few_values: dict[str, tuple[int, float]] = {}
     tied, tied_column = 0.0, ""
     for number, (name, source) in enumerate((("x", x), ("y", y))):
-        table = tables[number][rows]
+        table = tables[number] if len(rows) == given else tables[number][rows]
         if (table == table[:1]).all():
             raise ValueError(f"all rows of {name} are equal (no information); check the input")
         columns, own = None, {}
@@ -102,7 +103,8 @@ def clean(x: Any, y: Any) -> CleanTables:
             labels = columns_of(source, name, table.shape[1])
             columns = _informative_columns(table, labels, name, notes)
             dropped[-1] = tuple(sorted(set(range(len(labels))) - set(columns.tolist())))
-            table = table[:, columns]
+            if len(columns) < len(labels) or not table.flags.f_contiguous:
+                table = table[:, columns]  # column after column in memory
             own = {_content(table[:, k]): labels[column] for k, column in enumerate(columns)}
             found = _label_of(table)
             if found is not None:
@@ -141,12 +143,20 @@ def clean(x: Any, y: Any) -> CleanTables:
 
 def _label_of(table: Table) -> tuple[int, float] | None:
     """Number of values and entropy, with Miller's correction, of a side that has few values."""
-    counts = np.unique(table.reshape(len(table), -1), axis=0, return_counts=True)[1]
-    if len(counts) > min(MOST_VALUES, len(table) / 5):
+    most = min(MOST_VALUES, len(table) // 5)
+    if more_values(table, most):
+        return None
+    counts = np.unique(table, axis=0, return_counts=True)[1]
+    if len(counts) > most:
         return None
     shares, values = counts / len(table), len(counts)
     entropy = float(-(shares * np.log(shares)).sum()) + (values - 1) / (2 * len(table))
     return values, min(entropy, math.log(values))
+
+
+def more_values(table: Table, most: int) -> bool:
+    """Whether a column by itself has more values; to compare whole rows takes far longer."""
+    return any(len(np.unique(column)) > most for column in table.T)
 
 
 def _check_indexes(x: Any, y: Any) -> None:
@@ -183,7 +193,7 @@ def _complete_rows(tables: Sequence[Table], notes: list[str]) -> Indices:
 
 
 def _content(column: Table) -> bytes:
-    return (column + 0.0).tobytes()  # −0 and 0 are one value
+    return hashlib.blake2b((column + 0.0).data).digest()  # −0 and 0 are one value
 
 
 def _informative_columns(table: Table, labels: list[str], name: str, notes: list[str]) -> Indices:
@@ -211,28 +221,32 @@ def _informative_columns(table: Table, labels: list[str], name: str, notes: list
 
 def duplicate_rows(*tables: Table) -> Indices | None:
     """Return the first row equal to each row; None if chance explains the repeats."""
-    both = np.concatenate([table.reshape(len(table), -1) for table in tables], axis=1)
-    both = _angles_of_circles(both)
+    columns = [column for table in tables for column in table.reshape(len(table), -1).T]
+    columns = _angles_of_circles(columns)
     # A single column, such as an age, has too little detail to tell chance from repetition.
-    if both.shape[1] == 1:
+    if len(columns) == 1:
         return None
-    # Hash every value; sums over columns are equal for equal rows, exactly.
-    bits = np.ascontiguousarray(both.astype(np.float64) + 0.0).view(np.uint64)  # −0 is 0
-    odd = np.random.default_rng(0).integers(0, 2**63, bits.shape[1], dtype=np.uint64) * 2 + 1
-    bits = (bits ^ (bits >> np.uint64(31))) * odd
-    hashes = bits ^ (bits >> np.uint64(29))
-    whole = hashes.sum(axis=1, dtype=np.uint64)
+    odd = np.random.default_rng(0).integers(0, 2**63, len(columns), dtype=np.uint64) * 2 + 1
+    whole = np.zeros(len(tables[0]), dtype=np.uint64)
+    for each in zip(columns, odd, strict=True):
+        whole += _hashes(*each)  # sums over columns are equal for equal rows, exactly
     _, first, inverse = np.unique(whole, return_index=True, return_inverse=True)
-    if len(first) == len(both) or len(first) < 50:  # with fewer distinct rows: categories
+    if len(first) == len(whole) or len(first) < 50:  # with fewer distinct rows: categories
         return None
-    if max(table.ndim for table in tables) == 2 and _by_chance(both, hashes, whole):
+    hashes = [*map(_hashes, columns, odd)]
+    if max(table.ndim for table in tables) == 2 and _by_chance(columns, hashes, whole):
         return None
     return first[inverse]
 
 
-def _angles_of_circles(table: Table) -> Table:
+def _hashes(column: Table, odd: np.uint64) -> Hashes:
+    bits = np.ascontiguousarray(column.astype(np.float64) + 0.0).view(np.uint64)  # −0 is 0
+    bits = (bits ^ (bits >> np.uint64(31))) * odd
+    return bits ^ (bits >> np.uint64(29))
+
+
+def _angles_of_circles(columns: list[Table]) -> list[Table]:
     """Replace every cosine that its sine follows by their angle, since both repeat with it."""
-    columns = [*table.T]
     for place in range(len(columns) - 1, 0, -1):
         cosine, sine = columns[place - 1 : place + 1]
         if abs(np.hypot(cosine[0], sine[0]) - 1) > 1e-9 or (sine % 1 == 0).all():  # a category
@@ -240,35 +254,37 @@ def _angles_of_circles(table: Table) -> Table:
         if (np.abs(np.hypot(cosine, sine) - 1) < 1e-9).all():
             turns = np.arctan2(sine, cosine) / (2 * np.pi) % 1
             columns[place - 1 : place + 1] = [np.round(turns, 12) % 1]
-    return table if len(columns) == table.shape[1] else np.column_stack(columns)
+    return columns
 
 
-def _by_chance(table: Table, hashes: Hashes, whole: Hashes) -> bool:
-    rows, count = len(table), np.unique(whole, return_counts=True)[1].astype(np.int64)
+def _by_chance(columns: list[Table], hashes: list[Hashes], whole: Hashes) -> bool:
+    rows, count = len(whole), np.unique(whole, return_counts=True)[1].astype(np.int64)
     repeats, pairs = _equal_pairs(whole), rows * (rows - 1) / 2
     threes = int((count * (count - 1) * (count - 2) // 6).sum())
     fewest = 2 * repeats**2 / (3 * rows)  # of any law: the sum of p³ is at least (sum of p²)²
     special = require_extra("scipy.special", "copies of rows", "mi")
     if np.gcd.reduce(count) > 1 or special.pdtr(threes, 0.8 * fewest) < 0.001:
         return False
-    single = [_equal_pairs(one) for one in hashes.T]
+    single = [_equal_pairs(one) for one in hashes]
     if fewest > 9 and min(single) > 1.3 * repeats:  # as many threes as chance gives
         return True
     kept = sorted(range(len(single)), key=lambda number: single[number])
     least = max(2 * len(kept) // 3, 2)
     for number in list(kept):  # what others determine: a ratio, the last value of a category
-        others = whole - hashes[:, number]
+        others = whole - hashes[number]
         if len(kept) > least and single[number] > 3 * repeats == 3 * _equal_pairs(others):
             kept.remove(number)
             whole = others
-    binary = ((table == 0) | (table == 1)).all(axis=0)  # categories, one column per value
-    together = _equal_pairs(hashes[:, binary].sum(axis=1)) if binary.any() else pairs
+    # Categories, one column per value.
+    binary = [bool(((column == 0) | (column == 1)).all()) for column in columns]
+    of_words = [one for one, is_binary in zip(hashes, binary, strict=True) if is_binary]
+    together = _equal_pairs(np.sum(of_words, axis=0)) if of_words else pairs
     # Pairs that differ somewhere are no copies; with room for columns that are not independent.
     equals = [together, *(single[k] for k in kept if not binary[k])]
     expected = [3 * pairs * math.prod((equal - repeats) / pairs for equal in equals)]
     for number in kept:
         # Whenever this column repeats, the whole row does, and its grid is coarse enough for it.
-        equal, column, others = single[number], table[:, number], whole - hashes[:, number]
+        equal, column, others = single[number], columns[number], whole - hashes[number]
         if equal == repeats and repeats <= 50 * rows**2 / (2 * _grid_points(column)):
             return True
         near = _equal_pairs(others) - repeats
@@ -317,15 +333,16 @@ def fitted_transform(kind: str, table: Table) -> Transform:
     return lambda rows: normal_scores(rows, ordered).astype(np.float32, order="C")
 
 
-def normal_scores(table: Table, ordered: Table) -> Table:
-    """Map values to normal quantiles of their ranks among the rows of sorted columns."""
+def normal_scores(table: Table, ordered: Table | None = None) -> Table:
+    """Map values to normal quantiles of their ranks in sorted columns, by default in their own."""
     ranks = np.empty(table.shape, order="F")
     for number, column in enumerate(table.T):
-        known = ordered[:, number]
+        known = np.sort(column) if ordered is None else ordered[:, number]
         below, upto = (np.searchsorted(known, column, side) for side in ("left", "right"))
         ranks[:, number] = (below + upto) / 2  # ties share their mean rank
-    quantile = (ranks + 0.5) / (len(ordered) + 1)
-    return require_extra("scipy.special", "normal scores", "mi").ndtri(quantile)
+    ranks += 0.5
+    ranks /= len(table if ordered is None else ordered) + 1
+    return require_extra("scipy.special", "normal scores", "mi").ndtri(ranks, out=ranks)
 
 
 def _as_float32(table: Table) -> NDArray[np.float32]:

@@ -162,6 +162,8 @@ def _estimate(options: MiOptions) -> None:
     tables = read_tables(options.files, **options.reading())
     x, y = map(list, tables.parts)
     data: dict[str, Any] = {"x": x, "y": y, "kinds": tables.kinds, "notes": tables.notes}
+    each = options.pairwise or options.rank
+    sides = (tables.parts[0] if each else tables.x), (None if options.pairwise else tables.y)
     with live_line(log=False) as (update, _):
         given = {
             **options.settings(),
@@ -169,19 +171,20 @@ def _estimate(options: MiOptions) -> None:
             "blocks": tables.block,
             "progress": lambda now: update(_training_progress(now)),
         }
+        del tables  # a large table is not held twice
         found: Any
         if options.pairwise:
-            found = mi.pairwise(tables.parts[0], **given)
+            found = mi.pairwise(sides[0], **given)
         elif options.rank:
-            found = mi.rank(tables.parts[0], tables.y, **given)
+            found = mi.rank(*sides, **given)
         elif options.lags is not None:
-            found = mi.lags(tables.x, tables.y, shifts, **given)
+            found = mi.lags(*sides, shifts, **given)
         elif options.compare is not None:
             del given["method"]
             methods = [name.strip() for name in options.compare.split(",")]
-            found = mi.compare(tables.x, tables.y, methods, **given)
+            found = mi.compare(*sides, methods, **given)
         else:
-            found = mi.estimate(tables.x, tables.y, **given)
+            found = mi.estimate(*sides, **given)
     _print(found, options, data)
 
 

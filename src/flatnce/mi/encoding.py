@@ -141,7 +141,8 @@ def _encode_column(column: pd.Series, name: str, kind: str | None) -> tuple[pd.D
             typed = f"--kind {shlex.quote(name)}={chosen}: the column holds {found}"
             raise ValueError(f"{typed}; leave --kind out for the {unit}, or give circular:PERIOD")
         return times, unit
-    cells = present(column)
+    numeric = pd.api.types.is_numeric_dtype(column.dtype)
+    cells = column.dropna() if numeric else present(column)
     strays = cells[np.isnan(_numbers(cells))]
     if len(strays) or chosen == "date":
         example = (strays if len(strays) else cells).iloc[:1]

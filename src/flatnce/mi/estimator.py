@@ -168,6 +168,8 @@ class EstimationJob:
     folds: list[Fold]
     settings: dict[str, Any]
     began: float
+    memory: Memory | None = None  # of rows, where nothing was said about it
+    baselines: Mapping[str, float | None] = field(default_factory=dict)
 
     def finish(self) -> Estimate:
         options, tables = self.options, self.tables
@@ -179,10 +181,10 @@ class EstimationJob:
         if options.chosen_method.dual is not None:
             evaluation.readouts["flo"] = learned_dual_readout(parts)
         primary, critics = evaluation.readouts["infonce"], [fold.critic for fold in self.folds]
-        memory, own_and_other = self._memory(), self._train_and_test(parts)
-        best = self._best(evaluation, own_and_other[0]) if memory is None else None
+        own_and_other = self._train_and_test(parts)
+        best = self._best(evaluation, own_and_other[0]) if self.memory is None else None
         flags = (
-            *result.memory_flags(memory, len(tables.x)),
+            *result.memory_flags(self.memory, len(tables.x)),
             *result.evaluation_flags(evaluation, best),
             *result.training_flags(primary, critics, self.settings["steps"], *own_and_other),
             *result.data_flags(tables),
@@ -199,7 +201,7 @@ class EstimationJob:
                 "folds": options.folds,
             },
             seconds=time.perf_counter() - self.began,
-            baselines=_baselines(tables, options.seed) if options.baselines else {},
+            baselines=self.baselines,
             history=tuple(
                 {"fold": number, **record}
                 for number, critic in enumerate(critics)
@@ -207,11 +209,6 @@ class EstimationJob:
             ),
             **known,
         )
-
-    def _memory(self) -> Memory | None:
-        """Find whether rows depend on each other though nothing was said about it."""
-        said = self.options.independent or self.options.blocks or self.settings["groups"]
-        return None if said else memory_of(self.tables.x, self.tables.y)
 
     def _best(self, evaluation: Evaluation, train: float) -> BestEstimate | None:
         """The best estimate of the default method; None where another one was asked for."""
@@ -234,6 +231,7 @@ class EstimationJob:
             validation=whole,
             train=train,
             independent=len(np.unique(self.units)) == len(self.units),
+            gaussian=self.baselines.get("gaussian-copula"),
         )
         return best_estimate(tables.x, tables.y, values, options.seed)
 
@@ -286,14 +284,19 @@ def prepare(
     settings["seed"] = int(options.seed)
     settings["device"] = str(options.torch_device())
     settings["groups"] = None if groups is None else int(units.max()) + 1
-    folds = []
+    job = EstimationJob(options, tables, units, [], settings, began)
     if not options.chosen_method.classical:
+        # What needs copies of all rows comes before the critics take memory.
+        if not (options.independent or options.blocks or settings["groups"]):
+            job.memory = memory_of(tables.x, tables.y)
+        if options.baselines:
+            job.baselines = _baselines(tables, options.seed)
         for number, split in enumerate(cleaning.splits_of(units, options.folds, options.seed)):
-            folds.append(_fold(tables, split, options, options.seed + 1000 * number))
-        training = options.fit_settings(len(folds[0].split.train))
+            job.folds.append(_fold(tables, split, options, options.seed + 1000 * number))
+        training = options.fit_settings(len(job.folds[0].split.train))
         names = ("batch_size", "steps", "every", "patience", "rate", "average")
         settings |= {name: getattr(training, name) for name in names}
-    return EstimationJob(options, tables, units, folds, settings, began)
+    return job
 
 
 def _blocks_for(tables: cleaning.CleanTables) -> int | None:

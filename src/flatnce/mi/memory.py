@@ -93,11 +93,13 @@ def _by_chance(side: Table, lags: int) -> float:
 
 def _lagged(side: Table, lags: int) -> Table:
     """Correlation of each column with itself 1, 2, … rows later."""
-    centred = side - side.mean(axis=0)
     size = 2 ** math.ceil(math.log2(len(side) + lags))  # zeros, so that the end meets no beginning
-    power = np.abs(np.fft.rfft(centred, size, axis=0)) ** 2
-    sums = np.fft.irfft(power, size, axis=0)[: lags + 1]
-    return sums[1:] / np.maximum(sums[0], 1e-12)
+    lagged = np.empty((lags, side.shape[1]))
+    for number, mean in enumerate(side.mean(axis=0)):
+        power = np.abs(np.fft.rfft(side[:, number] - mean, size)) ** 2
+        sums = np.fft.irfft(power, size)[: lags + 1]
+        lagged[:, number] = sums[1:] / max(sums[0], 1e-12)
+    return lagged
 
 
 def _length(scores: list[Table], rows: int, season: int) -> int | None:

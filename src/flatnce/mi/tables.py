@@ -55,12 +55,19 @@ class Tables:
     @cached_property
     def x(self) -> pd.DataFrame:
         """All columns of x side by side."""
-        return pd.concat(self.parts[0].values(), axis=1)
+        return _side_by_side(self.parts[0])
 
     @cached_property
     def y(self) -> pd.DataFrame:
         """The partners of x, row by row."""
-        return pd.concat(self.parts[1].values(), axis=1)
+        return _side_by_side(self.parts[1])
+
+
+def _side_by_side(parts: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Columns in one array, so that reading the table as an array is no further copy."""
+    names = [name for part in parts.values() for name in part]
+    values = np.concatenate([part.to_numpy().T for part in parts.values()])
+    return pd.DataFrame(values.T, columns=names, copy=False)
 
 
 @dataclass(eq=False)
