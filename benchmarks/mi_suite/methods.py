@@ -9,6 +9,7 @@ imported when they are used: they may live in environments of their own.
 import contextlib
 import io
 import math
+import tempfile
 
 import numpy as np
 
@@ -134,8 +135,13 @@ def _torch_mist(x, y, kinds, seed):
     torch.manual_seed(seed)
     np.random.seed(seed)
     sides = [torch.from_numpy(_standard(table)).float() for table in (x, y)]
-    with contextlib.redirect_stdout(io.StringIO()):
-        value = estimate_mi(tuple(sides), verbose=False)
+    # Its checkpoints have the same names in every process: each fit gets a folder of its own.
+    with tempfile.TemporaryDirectory() as own, contextlib.redirect_stdout(io.StringIO()):
+        tempfile.tempdir = own
+        try:
+            value = estimate_mi(tuple(sides), verbose=False)
+        finally:
+            tempfile.tempdir = None
     return {"value": _plain(float(value[0] if isinstance(value, tuple) else value))}
 
 
