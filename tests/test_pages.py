@@ -44,6 +44,14 @@ def test_links_on_the_page_lead_somewhere(page):
     assert not broken
 
 
+def test_the_page_of_promises_names_tests_that_exist():
+    page = (ROOT / "docs" / "trust.md").read_text(encoding="utf-8")
+    files = {file.name: file.read_text(encoding="utf-8") for file in ROOT.glob("tests/**/*.py")}
+    tests = set(re.findall(r"^def (test_\w+)", "\n".join(files.values()), re.MULTILINE))
+    named = re.findall(r"`(test_\w+(?:\.py)?)`", page)
+    assert named and [name for name in named if name not in {*tests, *files}] == []
+
+
 def test_the_readme_shows_what_its_code_prints():
     blocks = SHOWN.findall(README)
     shown = [text for kind, text in blocks if kind == "text"]
