@@ -8,12 +8,14 @@ import pytest
 import torch
 from torch.nn.functional import softplus
 
+from flatnce.cli import main
 from flatnce.paper.demo import (
     MEASURES,
     Case,
     DemoConfig,
     demo_page,
     embed,
+    findings_of,
     losses_of,
     run_demo,
     start_critics,
@@ -98,6 +100,23 @@ def test_the_demo_is_the_same_twice_and_writes_what_it_returns(tiny):
     assert [last for _, last in told] == [False, False, True] * 3
     assert told[4][0].startswith("[2/3] K 8, beta 5, rate 0.001: step 3 of 6, InfoNCE")
     assert torch.get_num_threads() == before
+
+
+def test_the_ceiling_is_said_to_be_reached_only_where_it_is(tiny):
+    results = run_demo(tiny)
+    assert "not near the ceiling" in results["findings"][0]["text"]
+    focus = results["cases"][0]
+    focus["objectives"]["infonce"]["k_mi"]["mean"] = 0.95 * focus["log_k"]
+    assert "FlatNCE drops that factor and keeps learning" in findings_of(results)[0]["text"]
+
+
+def test_the_table_of_the_demo_has_whole_words_in_80_columns(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    typed = "demo --steps 1 --seeds 2 --candidates 4 --width 8 --pool 32".split()
+    assert main([*typed, "--out", str(tmp_path / "demo")]) == 0
+    said = capsys.readouterr().out
+    assert max(map(len, said.splitlines())) <= 80 and "…" not in said
+    assert "K = 4, β = 20, rate 0.001  FlatNCE" in said and " Retrieval\n" in said
 
 
 @pytest.mark.parametrize(

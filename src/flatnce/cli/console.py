@@ -18,7 +18,7 @@ from rich.text import Text
 from flatnce.environment import plain
 from flatnce.messages import say, wrapped
 
-__all__ = ["column_lines", "console_of", "live_line", "print_json", "print_verdict", "text_table"]
+__all__ = ["column_lines", "console_of", "live_line", "print_json", "print_verdict", "word_lines"]
 
 BAR_WIDTH = 60
 NAME_WIDTH = 24  # to which a long name may be shortened
@@ -41,19 +41,21 @@ def print_json(value: object) -> None:
 
 
 def column_lines(
-    columns: Mapping[str, Sequence[str]], dispensable: Iterable[str] = ()
+    columns: Mapping[str, Sequence[str]],
+    dispensable: Iterable[str] = (),
+    names: Iterable[str] = (),
 ) -> list[str]:
     """The lines of a table by its columns; columns without content are not shown.
 
-    Words are aligned at the left, numbers at the right. On a narrow terminal, long names in the
-    first two columns lose their middle; then dispensable columns are left out, which a last line
+    Words are aligned at the left, numbers at the right. On a narrow terminal, long cells in the
+    columns of names lose their middle; then dispensable columns are left out, which a last line
     names; then further columns go into a second table, after the names again. rich's tables
     would take seconds for thousands of rows.
     """
     room = shutil.get_terminal_size((0, 0)).columns or math.inf
     kept, left_out = {one: cells for one, cells in columns.items() if any(cells)}, list[str]()
     widths = {head: max(map(len, (head, *cells))) for head, cells in kept.items()}
-    for heading in list(kept)[:2]:
+    for heading in [one for one in names if one in kept]:
         over = sum(widths.values()) + 2 * len(widths) - 2 - room
         if over > 0 and widths[heading] > NAME_WIDTH:
             width = max(NAME_WIDTH, len(heading), widths[heading] - int(over))
@@ -90,22 +92,13 @@ def console_of() -> Console:
     return Console(width=shutil.get_terminal_size((FILE_WIDTH, 24)).columns, highlight=False)
 
 
-def text_table(
-    header: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    left: int = 1,
-    title: str | None = None,
-) -> Table:
-    """A table without a frame; all but the ``left`` first columns are aligned to the right."""
-    table = Table(title=title, box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.title_justify = "left"
-    for number, name in enumerate(header):
-        table.add_column(name, justify="left" if number < left else "right", no_wrap=not number)
-    table.show_header = any(header)
-    for row in rows:
-        table.add_row(*row)
-    return table
+def word_lines(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of words in aligned columns, of which the last is wrapped."""
+    widths = [max(map(len, column)) + 2 for column in zip(*rows, strict=True)][:-1]
+    starts = ["".join(map(str.ljust, row, widths)) for row in rows]
+    return [
+        wrapped(row[-1], start, " " * sum(widths)) for row, start in zip(rows, starts, strict=True)
+    ]
 
 
 @contextmanager

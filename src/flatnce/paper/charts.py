@@ -80,7 +80,7 @@ def comparison(difference: Mapping[str, Any], unit: str = "") -> str:
     mean, sd = factor * difference["mean"], difference["sd"]
     around = f" ± {factor * sd:.2f}" if sd is not None else ""
     ahead, behind = sum(value > 0 for value in values), sum(value < 0 for value in values)
-    if len(values) not in (ahead, behind):
+    if len(values) not in (ahead, behind) or abs(mean) < 0.005:  # which is printed as 0.00
         return (
             f"neither is clearly ahead (FlatNCE minus InfoNCE {mean:+.2f}{around}{unit}, "
             f"above zero in {ahead} of {len(values)} seeds)"

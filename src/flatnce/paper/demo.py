@@ -47,6 +47,7 @@ DIMENSIONS, NATS, EMBEDDING = 20, 10.0, 32
 CONTRARY_BETA, RATE_FACTOR = 5.0, 4.0
 # One eighth of the anchors (against all candidates) is enough to choose the scale.
 CALIBRATION_SHARE = 8
+SOLVED = 0.9  # share of log K from which InfoNCE's task is near its ceiling
 
 
 @dataclass(frozen=True)
@@ -283,12 +284,13 @@ def findings_of(results: Mapping[str, Any]) -> list[dict[str, str]]:
         "contrary_gain": _mean(contrary[0], "infonce", "gain"),
         "contrary_gaps": "; ".join(by_rate),
     }
+    below = _mean(focus, "infonce", "k_mi") < SOLVED * focus["log_k"]
     # A hyphen before a digit is a minus.
-    minus = re.compile(r"(?<![\w-])-(?=\d)")
-    return [
-        {"topic": finding["topic"], "text": minus.sub("−", finding["text"].format(**values))}
-        for finding in TEXTS["findings"]
-    ]
+    minus, found = re.compile(r"(?<![\w-])-(?=\d)"), []
+    for finding in TEXTS["findings"]:
+        text = finding["below"] if below and "below" in finding else finding["text"]
+        found.append({"topic": finding["topic"], "text": minus.sub("−", text.format(**values))})
+    return found
 
 
 def _values(results: Mapping[str, Any]) -> dict[str, Any]:
@@ -374,9 +376,9 @@ def summary_table(results: Mapping[str, Any]) -> Table:
                 name,
                 f"{measured['k_mi']['mean']:.2f} of {case['log_k']:.2f}",
                 in_unit(measured["pool_mi"], "rounded"),
+                in_unit(case["difference"], "signed") if objective == "flatnce" else "",
                 *(f"{measured[key]['mean']:.3f}" for key in ("ess", "ess_with_positive", "gain")),
                 f"{measured['retrieval']['mean']:.1%}",
-                in_unit(case["difference"], "signed") if objective == "flatnce" else "",
             ]
             rows.append([text.replace("-", "−") for text in cells])
     return Table(TEXTS["table"].format(**_values(results)), TEXTS["header"], rows)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import tyro
 
-from flatnce.cli.console import console_of, live_line, print_json, text_table
+from flatnce.cli.console import column_lines, console_of, live_line, print_json
 from flatnce.cli.options import parse_options
 from flatnce.messages import wrapped
 from flatnce.paper.demo_config import DemoConfig
@@ -42,8 +42,8 @@ def run(arguments: list[str]) -> int:
         print_json(results)
         return 0
     table, console = summary_table(results), console_of()
-    console.print()
-    console.print(text_table(table.header, table.rows, left=2, title=table.caption))
+    columns = dict(zip(table.header, zip(*table.rows, strict=True), strict=True))
+    print("\n".join(["", wrapped(table.caption), *column_lines(columns)]))
     print("\n" + wrapped(TEXTS["columns"].format(**results)))
     for finding in results["findings"]:
         topic = f"{finding['topic']}."

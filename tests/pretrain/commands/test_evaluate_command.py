@@ -65,6 +65,15 @@ def test_a_narrow_table_of_results_names_what_it_leaves_out(columns, capsys, mon
     assert note.rstrip().endswith("--json has them")
 
 
+def test_the_labels_of_protocols_stay_whole_in_80_columns(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    label, folder = "knn, k = 1437 (all training samples)", "./photos/of/a/long/path/somewhere"
+    results_table([{**EVALUATION, "data": folder, "protocol": {"name": label, "data": folder}}])
+    said = capsys.readouterr().out
+    assert label in said and max(map(len, said.splitlines())) <= 80
+    assert "./photos/of/…" in said and "no room for seconds" in said
+
+
 def test_quiet_prints_the_table_only(first, capsys):
     assert run(["first", "--protocol", "knn", "--quiet"]) == 0
     lines = capsys.readouterr().out.splitlines()

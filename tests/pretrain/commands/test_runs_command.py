@@ -39,7 +39,15 @@ def test_runs_are_listed_filtered_and_sorted(runs, capsys):
     assert line.startswith("study/infonce-0")
     assert len(printed(capsys, "runs/study", "runs/first").splitlines()) == 4
     assert main(["runs", "first", "studdy"]) == 2 and "did you mean" in capsys.readouterr().err
-    assert "no such run is in runs/" in printed(capsys, "--where", "objective=siglip")
+
+
+def test_conditions_that_no_run_meets_are_answered_by_the_values_there(runs, capsys):
+    assert printed(capsys, "--where", "objective=siglip").endswith(
+        "no such run is in runs/ (objective=siglip); there, objective is flatnce, infonce\n"
+    )
+    said = " ".join(printed(capsys, "--where", "knn>96", "batch<9").split())
+    assert "knn is between 0.9 and 1 (0.96 means 96 %); batch is between 32 and 32" in said
+    assert "start one" not in said
 
 
 def test_a_narrow_terminal_gets_fewer_columns_and_whole_names(runs, capsys, monkeypatch):

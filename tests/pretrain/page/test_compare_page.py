@@ -152,6 +152,8 @@ def test_the_page_begins_with_a_forest_plot_of_the_linear_probe(tmp_path):
     made = compare_runs(crossed(tmp_path)).page()
     assert made.sections[0].heading == "linear on digits, test set (%)"
     assert made.lead.startswith("linear on digits, test set (%): FlatNCE − InfoNCE, batch size")
+    many = compare_runs(crossed(tmp_path / "many", seeds=(0,), sizes=(8, 16, 32))).page().lead
+    assert many.count(" − ") == 4 and many.endswith("; and 3 more below.")
     forest = charts_of(made)[0]
     assert forest.name == "chart-forest-FlatNCE-InfoNCE"
     assert forest.data[0].y == pytest.approx([0.101, 0.1515]) and forest.data[0].spread[0] > 0

@@ -67,17 +67,9 @@ def test_a_target_of_the_ess_has_another_key_than_under_the_older_rule(monkeypat
     assert key_of(plain()) == without and "population" not in without
 
 
-def test_the_settings_of_an_old_record_have_their_present_names(monkeypatch):
+def test_a_record_has_the_settings_of_its_config():
     record = {"key": key_of(plain()), "config": plain()}
     assert record["key"].startswith("v1-") and settings_of(record) == TrainConfig().flat()
-    changes = ({"grayscale": "gray"}, {"gray": "gray_share"})
-    monkeypatch.setattr(records, "RENAMED", changes)
-    new = TrainConfig().flat()
-    new["gray_share"] = new.pop("grayscale")
-    assert settings_of(record) == new
-    assert key_of({"": settings_of(record)}) == key_of({"": new}) != record["key"]
-    middle = {"key": "v2-0", "config": {"": {"gray": 0.3}}}
-    assert settings_of(middle) == {"gray_share": 0.3}
 
 
 def line(step, kind="train", **more):

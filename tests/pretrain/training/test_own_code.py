@@ -147,11 +147,14 @@ def test_what_is_said_to_be_next_can_be_done(tmp_path, monkeypatch, capsys):
     flatnce.train(pairs, encoder=own_things.Network(), name="vectors", **QUICK)
     said = capsys.readouterr().out
     assert "next: flatnce.load('vectors').embed(inputs)\n" in said
-    assert "use_objects('runs/vectors', data=..., encoder=...)" in said
+    assert "use_objects('vectors', data=..., encoder=...)" in said
     assert "flatnce evaluate" not in said and "flatnce export" not in said
     assert read_run("runs/vectors").results["own_views"] is True
     assert flatnce.load("vectors").embed(torch.randn(5, 8)).shape == (5, 16)
     saved._objects.clear()  # as in another process
+    flatnce.pretrain.use_objects("vectors", data=pairs, encoder=own_things.Network())
+    assert flatnce.load("vectors").embed(torch.randn(5, 8)).shape == (5, 16)
+    saved._objects.clear()
     assert main(["report", "vectors"]) == 0  # without the portrait
     said = " ".join(capsys.readouterr().out.split())
     assert "the encoder was not looked at: backbone='object:Network'" in said
@@ -474,6 +477,7 @@ def test_an_encoder_by_its_import_path_is_exported_and_one_that_is_an_object_is_
     train(quick(**NAMES, epochs=1), tmp_path / "named")
     folder = export(tmp_path / "named", "torch", tmp_path / "out")
     rows = torch.randn(5, 8)
+    assert 'trust_code("own_things:Network")' in (folder / "README.md").read_text()
     assert torch.equal(
         load_exported(folder)(rows), load_encoder(tmp_path / "named").encoder.eval().backbone(rows)
     )

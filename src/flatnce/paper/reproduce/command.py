@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import jinja2  # noqa: F401 (missing packages are reported before training, not after)
 import tyro
 
-from flatnce.cli.console import column_lines, console_of, print_json, text_table
+from flatnce.cli.console import column_lines, console_of, print_json, word_lines
 from flatnce.cli.options import parse_options
 from flatnce.messages import wrapped
 from flatnce.paper.reproduce.experiment import (
@@ -113,5 +113,5 @@ def _list(as_json: bool) -> int:
     if as_json:
         print_json(rows)
     else:
-        console_of().print(text_table(["", "", ""], [list(row.values()) for row in rows], left=3))
+        print("\n".join(word_lines([list(row.values()) for row in rows])))
     return 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from flatnce.cli.console import console_of, live_line, print_json, text_table
+from flatnce.cli.console import live_line, print_json, word_lines
 from flatnce.cli.options import parse_options
 from flatnce.messages import format_bytes, say
 from flatnce.pretrain.commands import Switch
@@ -93,14 +93,13 @@ def _list(options: DataOptions) -> int:
     if options.json:
         print_json({"root": root, "sets": rows})
         return 0
-    cells = []
+    cells = [("name", "here", "download", "images", "what")]
     for row in rows:
         count = max(row["splits"].get("trainval", 0), row["splits"]["train"])
         images = f"{count:,} + {row['splits']['test']:,}"
         here = "yes" if row["here"] else "no"
         size = format_bytes(row["download_bytes"]) if row["download_bytes"] else "none"
         cells.append((row["name"], here, size, images, row["title"]))
-    header = ("name", "here", "download", "images", "what")
-    console_of().print(text_table(header, cells, left=5, title=f"In {root}"))
+    print("\n".join([f"In {root}", *word_lines(cells)]))
     say("\nA folder of images, with one folder per class, is given by its path: ./photos")
     return 0

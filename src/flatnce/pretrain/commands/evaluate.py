@@ -87,7 +87,8 @@ def results_table(results: Sequence[Mapping[str, Any]]) -> None:
     print(wrapped(f"{measured_on}{after}: {said}"))
     header = ("protocol", "data", "score", "interval", "top-5", "samples", "seconds")
     columns = dict(zip(header, zip(*map(result_row, results), strict=True), strict=True))
-    print("\n".join(column_lines(columns, ("seconds", "samples", "top-5", "data"))), flush=True)
+    dispensable = ("seconds", "samples", "top-5", "data")
+    print("\n".join(column_lines(columns, dispensable, names=["data"])), flush=True)
     if note:
         print(wrapped(note))
 

@@ -25,7 +25,14 @@ from flatnce.pretrain.runs.folder import (
     runs_folder,
     sweep_named,
 )
-from flatnce.pretrain.runs.listing import Summary, chosen, key_of, ordered, summary_of
+from flatnce.pretrain.runs.listing import (
+    Summary,
+    chosen,
+    key_of,
+    known_values,
+    ordered,
+    summary_of,
+)
 from flatnce.pretrain.runs.log import AGAIN, FAILURE, read_run, score_cells
 
 Words = tuple[str, ...]
@@ -65,13 +72,15 @@ def run(arguments: list[str]) -> int:
         places = {run_name(place): place for place in named_runs(options.names)}
     else:
         places = {name: restored(folder / name) for name in run_names(folder)}
-    rows = chosen([summary_of(place, name) for name, place in places.items()], options.where)
-    rows = ordered(rows, options.sort, options.reverse)
+    every = [summary_of(place, name) for name, place in places.items()]
+    rows = ordered(chosen(every, options.where), options.sort, options.reverse)
     if options.json:
         print_json({"folder": folder, "runs": rows})
+    elif not every:
+        say(f"no run is in {folder}/; start one: flatnce train digits --name first")
     elif not rows:
-        asked = "no such run is" if options.where else "no run is"
-        say(f"{asked} in {folder}/; start one: flatnce train digits --name first")
+        there = "; ".join(known_values(every, one) for one in options.where)
+        say(f"no such run is in {folder}/ ({' '.join(options.where)}); there, {there}")
     else:
         show_runs(rows, asked=[*options.where, *filter(None, [options.sort])])
     return 0
@@ -87,7 +96,7 @@ def show_runs(
     same = [one for one in ("data", "batch", "objective") if len(set(columns[one])) == 1]
     keys = {key_of(re.split("[<>=!]", one)[0]) for one in asked}
     dispensable = [one for one in (*same, *DISPENSABLE) if key_of(one) not in keys]
-    print("\n".join(column_lines(columns, dispensable)))
+    print("\n".join(column_lines(columns, dispensable, names=["run", "data"])))
     if means:
         columns = {"runs": [one["runs"] for one in means]}
         columns["seeds"] = [str(len(one["seeds"])) for one in means]
@@ -97,7 +106,7 @@ def show_runs(
                 " ± ".join(_text(one, form) for one in both if one is not None) for both in spreads
             ]
         say("\nmean over seeds ± standard deviation")
-        print("\n".join(column_lines(columns, [*NUMBERS][::-1])))
+        print("\n".join(column_lines(columns, [*NUMBERS][::-1], names=["runs"])))
 
 
 def _text(value: float | None, form: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -20,6 +20,7 @@ from flatnce.pretrain.evaluation import expand
 from flatnce.pretrain.runs.folder import SWEEP, new_folder, run_lock, run_name
 from flatnce.pretrain.runs.log import read_run
 from flatnce.pretrain.training.config import PRESETS, TrainConfig, starting_config
+from flatnce.toml_files import read_toml
 
 if TYPE_CHECKING:
     from flatnce.pretrain.training.loop import Outcome
@@ -27,11 +28,7 @@ if TYPE_CHECKING:
 # Arguments in messages whose options have other names.
 RENAMED = {"protocol": "evaluate", "world_size": "devices"}
 
-REMEDIES = {  # by the stage that bounds a run
-    "decoding": "; more --workers, or --decode gpu for JPEG files, may shorten it",
-    "copying": "; --decode gpu copies files instead of pixels",
-    "computing": "",
-}
+WORDS = read_toml(__file__, "dry_run.toml")
 
 
 @dataclass(frozen=True)
@@ -193,24 +190,16 @@ def _dry_run(options: TrainOptions) -> int:
         return 0
     for name, section in config.plain().items():
         say(f"{name}: {pairs_text(section)}")
-    here = "" if found.here else f"; not on this machine: `flatnce data {config.data.data}`"
-    say(
-        f"\n{found.images:,} samples{here}; steps: {found.steps_per_epoch:,} per epoch, "
-        f"{found.steps:,} in all; peak rate {found.rate:.4g}; on {device}"
-        f"\nK = {found.negatives + 1:,} ({found.negatives:,} negatives and the positive), log K = "
-        f"{found.ceiling:.2f} nats: the upper limit of the batch's information"
-        f"\nexpected memory per process: {format_bytes(found.bytes)} (data "
-        f"{format_bytes(found.data_bytes)}, "
-        f"{found.parameters:,} parameters with gradients and optimizer "
-        f"{format_bytes(found.model_bytes)}, activations {format_bytes(found.activation_bytes)}, "
-        f"views and scores {format_bytes(found.loss_bytes)}), plus that of torch itself"
+    facts: dict[str, Any] = {**asdict(found), "bytes": found.bytes, "device": device}
+    facts |= {name: format_bytes(facts[name]) for name in facts if name.endswith("bytes")}
+    facts["here"] = (
+        "" if found.here else f"; not on this machine: `flatnce data {config.data.data}`"
     )
+    say(WORDS["plan"].format(**facts, candidates=found.negatives + 1))
     if speeds:
         bound, least = next(iter(speeds.items()))
         listed = ", ".join(f"{name} {speed:,.0f}" for name, speed in speeds.items())
         time = duration_text(found.steps * config.run.batch_size / least)
-        say(
-            f"measured for a moment, in samples per second: {listed}; {bound} bounds the run, "
-            f"whose steps take about {time}{REMEDIES[bound]}"
-        )
+        said = WORDS["speed"].format(listed=listed, bound=bound, time=time)
+        say(said + WORDS["remedies"][bound])
     return 0

@@ -399,6 +399,7 @@ def card(source: Source, form: str, folder: str, check: str) -> str:
     """The text of the card."""
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     # Quoted as in Python, JSON and YAML.
+    environment.tests["own"] = is_own
     environment.filters |= {"plain": _plain, "quoted": partial(json.dumps, ensure_ascii=False)}
     template = resources.files("flatnce.pretrain.exporting").joinpath("templates", "card.md")
     results = source.run.results or {}

@@ -20,6 +20,7 @@ from flatnce.report.text import OBJECTIVES, UNITS, VARIABLES
 __all__ = ["Comparison", "by_name", "compare_runs", "difference_columns"]
 
 MOST_PLACES = 14  # rows of a forest plot that can be read
+MOST_SAID = 4  # contrasts in the first sentence
 LEAST_PAIRS = 3  # for an interval: with two it is about 13 standard errors wide
 
 Values = tuple[Any, ...]  # of some settings
@@ -195,7 +196,9 @@ class Comparison:
         for name, mine in by_name(self.contrasts).items():
             notes = [mind] if len(sections) == 1 else []
             sections.append(Section(f"All differences: {name}", notes, _table(mine)))
-        first = "; ".join(one.said for one in main[:3])
+        first = "; ".join(one.said for one in main[:MOST_SAID])
+        if len(main) > MOST_SAID:
+            first += f"; and {len(main) - MOST_SAID} more below"
         return Page(title, f"{main[0].measure.heading}: {first}.", sections, facts, about)
 
 

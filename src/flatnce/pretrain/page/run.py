@@ -258,18 +258,13 @@ def _key_numbers(run: Run) -> Table:
     speed = results.get("images_per_second") or train.get("images_per_second")
     seconds = results.get("seconds") or train.get("seconds")
     everything = ", everything included" if results.get("images_per_second") else ""
-    knn = watch.get("knn")
-    rows = [
-        (
-            "kNN at the last watch (held-out training samples, not a result)",
-            "" if knn is None else f"{100 * knn:.2f} %",
+    knn, most = watch.get("knn"), watch.get("pool_ceiling")
+    label = "kNN at the last watch (held-out training samples, not a result)"
+    rows = [(label, "" if knn is None else f"{100 * knn:.2f} %")]
+    for label, key in (("best scale", ""), ("temperature of training", "_at_temperature")):
+        rows.append(
+            (f"Large-pool MI, {label}", _written(watch.get(f"pool_mi{key}"), "nats", most))
         )
-    ]
-    for label, key in (
-        ("Large-pool MI, best scale", "pool_mi"),
-        ("Large-pool MI, temperature of training", "pool_mi_at_temperature"),
-    ):
-        rows.append((label, _written(watch.get(key), "nats", watch.get("pool_ceiling"))))
     for name, entry in DIAGNOSTICS.items():
         if name not in ("mi_ceiling", "negatives"):
             label = "Loss, on InfoNCE's scale" if name == "loss" else capitalised(entry.label)

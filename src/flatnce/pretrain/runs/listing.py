@@ -33,7 +33,7 @@ from flatnce.pretrain.runs.log import (
     read_results,
 )
 
-__all__ = ["Summary", "chosen", "key_of", "ordered", "over_seeds", "summary_of"]
+__all__ = ["Summary", "chosen", "key_of", "known_values", "ordered", "over_seeds", "summary_of"]
 
 BLOCK = 32_768  # bytes that are read at a time from the end of the metrics
 KIND = re.compile(rb'"kind": "(\w+)"')
@@ -133,6 +133,17 @@ def chosen(runs: Sequence[Summary], conditions: Sequence[str] = ()) -> list[Summ
             _holds(value, parts[2], parts[3]) and so for value, so in zip(values, met, strict=True)
         ]
     return list(itertools.compress(runs, met))
+
+
+def known_values(runs: Sequence[Summary], condition: str) -> str:
+    """The values of what a condition names, for the message that no run meets it."""
+    name = re.split("[<>=!]", condition)[0]
+    values = sorted({one for one in _column("--where", name, runs) if one is not None}, key=str)
+    if not values or not all(isinstance(one, int | float) for one in values):
+        return f"{name} is {', '.join(map(str, values)) or 'not known'}"
+    low, high = min(values), max(values)
+    share = " (0.96 means 96 %)" if 0 <= low <= high <= 1 else ""
+    return f"{name} is between {low:.4g} and {high:.4g}{share}"
 
 
 def ordered(runs: Sequence[Summary], by: str | None, reverse: bool = False) -> list[Summary]:

@@ -114,7 +114,7 @@ def resume(
         report: Called with each line that is logged, and first with the step it goes on from.
         **objects: Those of :func:`train` that the run was given and that cannot be imported.
     """
-    use_objects(directory, **objects)
+    use_objects(Path(directory).absolute(), **objects)  # a path here, not a name
     return _take_all(resume_steps(directory, step=step, report=report))
 
 

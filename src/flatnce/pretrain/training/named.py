@@ -157,9 +157,12 @@ def _next_calls(run: Run, name: str) -> str:
     settings, labelled = run.settings, (run.results or {}).get("labelled", True)
     if run.objects:
         given = ", ".join(f"{ARGUMENTS.get(one, one)}=..." for one in run.objects)
-        before = f"flatnce.pretrain.use_objects({str(run.directory)!r}, {given})"
-        load = f"flatnce.load({run_name(run.directory)!r}).embed(inputs)"
-        return f"{load}\n(in another program, first {before})"
+        called = repr(run_name(run.directory))
+        before, load = (
+            f"flatnce.pretrain.use_objects({called}, {given})",
+            f"flatnce.load({called})",
+        )
+        return f"{load}.embed(inputs)\n(in another program, first {before})"
     trust = " --trust-code" * any(is_own(value) for value in map(str, settings.values()))
     export = f"flatnce export {name} --to torch{trust}"
     # Ready views of a user's own cannot be fine-tuned.

@@ -15,7 +15,7 @@ from flatnce.own_code import ARGUMENTS, OBJECT, Named, OwnObjects
 from flatnce.pretrain.data import is_path
 from flatnce.pretrain.models import Encoder
 from flatnce.pretrain.runs import checkpoint
-from flatnce.pretrain.runs.folder import run_name
+from flatnce.pretrain.runs.folder import find_run, run_name
 from flatnce.pretrain.runs.log import CONFIG, FAILURE, SHAPES, Run, read_run
 from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.images import normalisation
@@ -121,19 +121,22 @@ def read_saved(
 _objects: dict[Path, dict[str, Any]] = {}  # given in this process, by run and setting
 
 
-def use_objects(directory: str | Path, **objects: Unpack[OwnObjects]) -> None:
+def use_objects(run: str | Path, **objects: Unpack[OwnObjects]) -> None:
     """Say which objects the names in a run's config stand for, in this process.
 
     ``train`` and ``resume`` do that with their arguments. Call it before other functions on a run
     that was trained with objects which cannot be imported.
 
     Arguments:
-        directory: The run's directory.
+        run: A run's name in the folder of runs, or its path.
         **objects: ``encoder``, ``data``, ``test_data``, ``augment``, ``batch_augment``,
             ``prepare``; of the kinds that the run was trained with.
     """
     given = own_settings(objects)
-    there = read_run(directory, KIND).settings if given else {}
+    if not given:
+        return
+    directory = find_run(run)
+    there = read_run(directory, KIND).settings
     for setting, value in given.items():
         # Code of a program that was run itself is recorded by its own name only.
         names = [name.rpartition(":")[2].rpartition(".")[2] for name in (value, there[setting])]
@@ -143,7 +146,7 @@ def use_objects(directory: str | Path, **objects: Unpack[OwnObjects]) -> None:
                 f"{ARGUMENTS.get(setting, setting)} is {value}, and {directory} was trained with "
                 f"{there[setting]}; give an object of that kind"
             )
-    _objects.setdefault(Path(directory).resolve(), {}).update(given)
+    _objects.setdefault(directory.resolve(), {}).update(given)
 
 
 def own_settings(objects: OwnObjects) -> dict[str, Any]:
