@@ -20,7 +20,7 @@ import tyro
 
 from flatnce.cli import COMMANDS, HOMES
 from flatnce.cli.options import ALIASES
-from flatnce.cli.short_help import _said  # how the program itself reads its docstrings
+from flatnce.cli.options import _said  # how the program itself reads its docstrings
 from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.pretrain import PRESETS, TrainConfig
 

@@ -145,7 +145,7 @@ def test_another_programs_name_of_an_option_works(capfd, tmp_path, monkeypatch, 
 
 
 def test_aliases_are_of_options_that_exist_and_are_not_options_themselves():
-    from flatnce.cli.short_help import descriptions
+    from flatnce.cli.options import descriptions
     from flatnce.pretrain.commands.train import TrainOptions
 
     ours = {name.replace("_", "-") for name in descriptions(TrainOptions())}
@@ -278,22 +278,6 @@ def test_a_mistake_on_a_terminal_is_answered_as_elsewhere(typed, wanted, monkeyp
     assert main(typed.split()) == 2
     sys.stderr.flush()
     assert wanted in elsewhere and terminals[1].buffer.getvalue().decode() == elsewhere
-
-
-@pytest.mark.parametrize("typed", ["evaluate --help", "runs --help"])
-def test_a_help_is_coloured_on_a_terminal_only(typed, monkeypatch, capsys):
-    assert main(typed.split()) == 0
-    plain = capsys.readouterr().out
-    assert "\x1b" not in plain
-    monkeypatch.setenv("TERM", "xterm-256color")
-    terminal = io.TextIOWrapper(io.BytesIO(), "utf-8")
-    terminal.isatty = lambda: True
-    monkeypatch.setattr(sys, "stdout", terminal)
-    assert main(typed.split()) == 0
-    shown = terminal.buffer.getvalue().decode()
-    assert "\x1b[1musage:\x1b[0m flatnce" in shown and "\x1b[36m--json\x1b[0m" in shown
-    uncoloured = re.sub(r"\x1b\[\d*m", "", shown)  # in another encoding the boxes differ
-    assert [*re.findall(r"\w+", uncoloured)] == [*re.findall(r"\w+", plain)]
 
 
 def test_a_bar_shows_the_share_on_a_terminal(monkeypatch):

@@ -16,14 +16,12 @@ from importlib import import_module
 
 from flatnce import __version__
 from flatnce.cli.launch import has_failed, report_failure
-from flatnce.cli.options import as_typed, forget_options
+from flatnce.cli.options import ENTRIES, as_typed, forget_options
 from flatnce.messages import did_you_mean, fitted
 from flatnce.own_code import is_ours, is_own, trust_code
-from flatnce.toml_files import read_toml
 
 __all__ = ["main"]
 
-ENTRIES = read_toml(__file__, "commands.toml")
 COMMANDS = {name: entry["what"] for name, entry in ENTRIES.items()}
 HOMES = {name: entry["module"] for name, entry in ENTRIES.items()}
 LISTED = "\n".join(f"  {name:<10}  {what}" for name, what in COMMANDS.items())

@@ -1,4 +1,4 @@
-"""The options of a command: parsed by tyro, and named in every message as they were typed.
+"""The options of a command: parsed by tyro, listed in a help, named in messages as typed.
 
 Functions of the package write an argument in a message as ``name=value``. :func:`as_typed` turns
 that into the option of the command that is running.
@@ -12,17 +12,18 @@ import sys
 import types
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from flatnce.cli.short_help import ENTRIES, print_help_text
 from flatnce.messages import did_you_mean, wrapped
 from flatnce.toml_files import read_toml
 
-__all__ = ["ALIASES", "as_typed", "own_arguments", "parse_options"]
+__all__ = ["as_typed", "option_of", "own_arguments", "parse_options", "print_short_help"]
 
 Options = TypeVar("Options")
 
+INDENT = 28  # of what a short help says of an option
+ENTRIES = read_toml(__file__, "commands.toml")
 ALIASES: dict[str, str] = read_toml(__file__, "aliases.toml")
 """The option that each name in other programs stands for."""
 
@@ -64,11 +65,11 @@ def own_arguments(
     From here on, messages name the arguments as the options of ``kind``; those of other names as
     ``renamed`` says, where an empty name stands for a positional argument.
     """
-    own, found = {_flag(name) for name in leaves(kind)}, list[str]()
+    own, found = {option_of(name) for name in leaves(kind)}, list[str]()
     for name, hint in leaves(kind).items():
-        _typed.setdefault(name, "" if _is_positional(hint) else _flag(name))
-        _switches.update([_flag(name)] if bare(hint) is bool else [])
-    _typed.update({name: option and _flag(option) for name, option in (renamed or {}).items()})
+        _typed.setdefault(name, "" if _is_positional(hint) else option_of(name))
+        _switches.update([option_of(name)] if bare(hint) is bool else [])
+    _typed.update({name: option and option_of(option) for name, option in (renamed or {}).items()})
     for argument in arguments:
         flag, equals, value = argument.partition("=")
         if not flag.startswith("--"):
@@ -111,7 +112,7 @@ def parse_options(
     except SystemExit as stop:
         said.seek(0)
         if helps:
-            print_help_text(_tidied(said.read(), "preset" in leaves(kind)).rstrip("\n"))
+            print(_tidied(said.read(), "preset" in leaves(kind)).rstrip("\n"))
             raise
         name = command.split()[0]
         whole = "-all" * ("main" in ENTRIES[name])  # where --help is a part
@@ -168,7 +169,7 @@ def _one_line(
     rows = "\n".join(row.strip("│ ") for row in plain.splitlines())
     # Lines, of dashes where the terminal is not UTF-8, divide the title, the message and hints.
     text = " ".join(re.split(r"^[╭╰].*$|^[─-]{3,}$", rows, flags=re.M)[1].split())
-    options = {_flag(name): hint for name, hint in hints.items() if not _is_positional(hint)}
+    options = {option_of(name): hint for name, hint in hints.items() if not _is_positional(hint)}
     if text.startswith("Unrecognized options: "):
         word = text.removeprefix("Unrecognized options: ").split(", ")[0]
         if word.startswith("-"):
@@ -192,7 +193,8 @@ def _one_line(
     return f"{flag} {value}".rstrip() + f": expected {_expected(options[named[1]])}"
 
 
-def _flag(name: str) -> str:
+def option_of(name: str) -> str:
+    """How an option is typed."""
     return "--" + name.replace("_", "-")
 
 
@@ -216,3 +218,75 @@ def _expected(hint: Any) -> str:
     if get_origin(bare(hint)) is tuple:
         return f"{_expected(inner[0])}, or several"
     return WORDS.get(bare(hint), "a path")
+
+
+# The main options on one screen, from the dataclasses that define them.
+
+
+def descriptions(options: Any) -> dict[str, tuple[Any, str]]:
+    """Every leaf of nested dataclasses: its value and what is said of it."""
+    said = _said(type(options))
+    found: dict[str, tuple[Any, str]] = {}
+    for field in fields(options):
+        value = getattr(options, field.name)
+        if is_dataclass(value):
+            found |= descriptions(value)
+        else:
+            found[field.name] = (value, said.get(field.name, ""))
+    return found
+
+
+def print_short_help(
+    arguments: Sequence[str],
+    command: str,
+    options: Any,
+    sections: Mapping[str, Mapping[str, str]] | None = None,
+) -> int:
+    """Print usage, the main options with their defaults, then lists by heading; return 0."""
+    entry = ENTRIES[command]
+    if not arguments:
+        what = entry["usage"].split()[0]
+        raise ValueError(f"{what} is missing; see `flatnce {command} --help`")
+    every = descriptions(options)
+    summary = (inspect.getdoc(type(options)) or "").splitlines()[0]
+    lines = [f"usage: flatnce {command} {entry['usage']}"]
+    lines += [f"example: flatnce {command} {entry['example']}", "", wrapped(summary), ""]
+    lines.append("main options (with their defaults):")
+    for name in entry["main"].split():
+        value, text = every[name]
+        lines.append(_entry(option_of(name) + _shown(value), text))
+    for heading, rows in (sections or entry["sections"]).items():
+        lines += ["", f"{heading}:"]
+        lines += [_entry(name, text, 20) for name, text in rows.items()]
+    lines += ["", f"flatnce {command} --help-all    all {len(every)} options"]
+    print("\n".join([*lines, *filter(None, [entry.get("more")])]))
+    return 0
+
+
+def _said(kind: type) -> dict[str, str]:
+    """What is said of each field: in the docstring, or in the comment beside or above it."""
+    _, _, listed = (inspect.getdoc(kind) or "").partition("Arguments:\n")
+    listed = listed.partition("\n\n")[0]
+    said = dict(re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", listed, flags=re.M))
+    field = r"^((?:    #:? .*\n)*)    (\w+):[^#\n]*(?:  #:? (.*))?$"
+    try:
+        source = inspect.getsource(kind)
+    except OSError:  # installed without source files
+        source = ""
+    for above, name, beside in re.findall(field, source, flags=re.M):
+        said.setdefault(name, beside or re.sub(r"    #:? ", "", above))
+    return {name: " ".join(text.split()) for name, text in said.items()}
+
+
+def _shown(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return "" if isinstance(value, bool) else " ..."
+    if isinstance(value, tuple):
+        return " " + (" ".join(map(str, value)) or "...")
+    return f" {value}"
+
+
+def _entry(name: str, text: str, indent: int = INDENT) -> str:
+    """A name and what is said of it, whole, in lines of a narrow terminal."""
+    first = f"  {name} ".ljust(indent)
+    return wrapped(text, first, " " * indent) or first.rstrip()

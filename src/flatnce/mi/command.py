@@ -10,8 +10,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from flatnce.cli.console import live_line, print_json
-from flatnce.cli.options import as_typed, parse_options
-from flatnce.cli.short_help import print_short_help
+from flatnce.cli.options import as_typed, parse_options, print_short_help
 from flatnce.environment import environment, plain
 from flatnce.messages import say
 

@@ -7,7 +7,7 @@ import pytest
 from flatnce.cli import main
 from flatnce.pretrain.commands import compare as command
 from flatnce.report.page import GENERATOR
-from made_runs import write_pairs
+from made_runs import write_pairs, write_run
 
 
 @pytest.fixture
@@ -86,3 +86,15 @@ def test_a_page_is_never_overwritten_silently(names, tmp_path, capsys):
     assert main(["compare", *names, "--replace"]) == 0
     assert capsys.readouterr().out.endswith("the page: comparison.html\n")
     assert (tmp_path / "comparison.html").stat().st_mtime_ns > before
+
+
+@pytest.mark.usefixtures("_quick")
+def test_a_long_name_of_a_contrast_is_not_a_heading(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    write_run(tmp_path / "runs" / "one", "infonce")
+    write_run(tmp_path / "runs" / "two", "flatnce", batch_size=64)
+    assert main(["compare", "one", "two"]) == 0
+    said = capsys.readouterr().out
+    assert "\nFlatNCE, batch size 64 − InfoNCE, batch size 32\n" in said
+    (head,) = [line for line in said.splitlines() if "pairs" in line and "first" in line]
+    assert head.split() == ["runs", "pairs", "first", "second", "difference", "reading"]

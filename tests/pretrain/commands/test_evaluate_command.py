@@ -71,7 +71,15 @@ def test_the_labels_of_protocols_stay_whole_in_80_columns(capsys, monkeypatch):
     results_table([{**EVALUATION, "data": folder, "protocol": {"name": label, "data": folder}}])
     said = capsys.readouterr().out
     assert label in said and max(map(len, said.splitlines())) <= 80
-    assert "./photos/of/…" in said and "no room for seconds" in said
+    assert "no room for seconds, samples, top-5" in said
+
+
+def test_samples_held_out_of_a_folder_are_not_called_a_test_set(capsys):
+    held = {"name": "linear", "data": "photos", "test": {"split": "held out of train"}}
+    results_table([{**EVALUATION, "data": "photos", "protocol": held}])
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.startswith("On held-out training samples at step 400")
+    assert said.endswith("photos has no test part. These samples were held out of it.")
 
 
 def test_quiet_prints_the_table_only(first, capsys):

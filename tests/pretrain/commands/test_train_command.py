@@ -59,6 +59,15 @@ def test_a_run_ends_in_evaluations_and_a_page_and_is_not_overwritten(capsys):
     assert json.loads(capsys.readouterr().out)["step"] == 7
 
 
+def test_a_run_that_was_not_to_be_evaluated_is_not_when_it_is_resumed(capsys):
+    assert main(["train", "digits", "--name", "bare", *QUICK, "--evaluate"]) == 0
+    assert read_run("runs/bare").environment["evaluate"] == []
+    for typed, evaluated in (((), set()), (("--evaluate", "knn"), {"knn"})):
+        assert main(["resume", "bare", *typed, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out.splitlines()[-1])["evaluations"]
+        assert {one["name"] for one in found} == evaluated
+
+
 def test_a_folder_of_photos_takes_the_small_backbone(capsys, tmp_path):
     for number in range(8):
         write_image(tmp_path / "photos" / f"{number}.jpg", seed=number)

@@ -142,7 +142,8 @@ def test_the_card_names_a_commit_only_where_there_is_one(tmp_path, monkeypatch, 
 
 
 def test_the_card_says_that_the_encoder_was_pretrained_on_the_images(tmp_path):
-    held_out = {"name": "knn", "data": "/home/me/photos", "test": {"note": "pretrained on these"}}
+    held_out = {"name": "knn", "data": "/home/me/photos", "test": {}}
+    held_out["test"] = {"split": "held out of train", "note": "pretrained on these"}
     cases = [({"name": "knn"}, "On the test set.\n"), (held_out, "training samples. photos has")]
     for number, (protocol, said) in enumerate(cases):
         evaluations = [{**AT_THE_END, "protocol": protocol}]

@@ -140,6 +140,44 @@ def test_settings_that_only_differ_together_are_contrasted_together(tmp_path):
     assert found["pairs"] == 3 and found["mean"] == pytest.approx(0.1)
 
 
+def rewritten(run, setting, value, negatives=62):
+    """The run with another setting of its data, and another number of negatives."""
+    header = json.loads((run / "config.json").read_text())
+    header["config"]["data"][setting] = value
+    (run / "config.json").write_text(json.dumps(header))
+    lines = (run / "metrics.jsonl").read_text()
+    (run / "metrics.jsonl").write_text(
+        lines.replace('"negatives": 62.0', f'"negatives": {negatives}')
+    )
+
+
+def test_runs_on_different_data_sets_are_compared_by_tests_on_the_same_set_only(tmp_path):
+    runs = [write_run(tmp_path / name) for name in ("one", "other")]
+    rewritten(runs[1], "data", "cifar10")
+    made = compare_runs(runs)
+    assert [one["measure"] for one in made.plain()] == ["linear on digits, test set"]
+    assert made.apart.startswith("Runs on different data sets (digits: one; cifar10: other) are")
+    assert made.apart in made.page().about
+    results = (runs[1] / "results.json").read_text()
+    (runs[1] / "results.json").write_text(results.replace('"digits"', '"cifar10"'))
+    assert not compare_runs(runs).contrasts and "Runs on different" in page(runs)
+    assert not compare_runs(crossed(tmp_path / "alike")).apart
+
+
+def test_numbers_that_depend_on_k_are_not_called_higher_where_k_differs(tmp_path):
+    runs = crossed(tmp_path)
+    for run in runs:
+        rewritten(run, "data", "digits", 126 if "-64-" in run.name else 62)
+    found = {(one["measure"], *one["settings"]["group"]): one for one in differences_of(runs)}
+    assert (
+        found["Loss, on InfoNCE's scale", "batch_size"]["reading"] == "not comparable: K differs"
+    )
+    assert found["K-sample MI", "batch_size"]["reading"] == "not comparable: K differs"
+    assert found["linear on digits, test set", "batch_size"]["reading"] == "higher"
+    assert found["K-sample MI", "objective"]["reading"] in ("higher", "lower", "open")
+    assert "not comparable: K differs" in page(runs)
+
+
 def test_numbers_are_in_order_and_compared_with_the_smallest_or_with_what_is_asked(tmp_path):
     runs = crossed(tmp_path, sizes=(128, 32, 64))
     found = [one for one in differences_of(runs, by=["batch_size"]) if "linear" in one["measure"]]

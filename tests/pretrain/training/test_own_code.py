@@ -260,7 +260,7 @@ def test_a_run_resumed_from_python_is_evaluated_and_has_a_page(tmp_path, monkeyp
     assert shown.out.strip() == "" and "`flatnce.resume(run, data=...)`" in shown.err
     assert main(["evaluate", "rows", "--trust-code"]) == 2
     assert "use_objects(run, encoder=...)`" in capsys.readouterr().err
-    assert flatnce.resume("rows", evaluate=["knn"], **objects).finished
+    assert flatnce.resume("rows", **objects).finished  # evaluates as train was told
     said = capsys.readouterr().out
     assert said.startswith("the run goes on from step 5 of 8\n")
     assert "epoch 2.0/2" in said and "knn, k = 20" in said and "next: flatnce.load" in said

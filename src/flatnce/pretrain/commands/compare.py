@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from flatnce.pretrain.page.compare import Comparison
 
 
+LONGEST_NAME = 30  # of a contrast, as the heading of a column
+
+
 @dataclass(frozen=True)
 class PageOptions:
     """How a page is shown, and what is written with it."""
@@ -95,14 +98,18 @@ def page_place(out: Path | None, json: bool, replace: bool = False) -> Path | No
 
 def difference_lines(found: "Comparison") -> list[str]:
     """The contrasts of the first measure, a table per pair of values."""
-    from flatnce.pretrain.page.compare import by_name, difference_columns
+    from flatnce.pretrain.page.compare import TEXT, by_name, difference_columns
 
-    main = found.main()
+    main, apart = found.main(), [wrapped(found.apart), ""] if found.apart else []
     if not main:
-        return ["nothing to compare: no two finished runs differ in a setting and share a seed"]
-    lines = [main[0].measure.heading, "Means, and differences paired by seed."]
+        return [*apart, wrapped(TEXT["no_contrast"])]
+    lines = [*apart, main[0].measure.heading, "Means, and differences paired by seed."]
     for name, rows in by_name(main).items():
         columns = difference_columns(rows, name, [one.place for one in rows])
+        if len(name) > LONGEST_NAME:
+            lines += ["", wrapped(name)]
+            short = ["runs", "pairs", "first", "second", *list(columns)[4:]]
+            columns = dict(zip(short, columns.values(), strict=True))
         lines += ["", *column_lines(columns)]
     others = dict.fromkeys(one.measure.label for one in found.contrasts)
     del others[main[0].measure.label]

@@ -97,9 +97,8 @@ def _list(options: DataOptions) -> int:
     for row in rows:
         count = max(row["splits"].get("trainval", 0), row["splits"]["train"])
         images = f"{count:,} + {row['splits']['test']:,}"
-        here = "yes" if row["here"] else "no"
         size = format_bytes(row["download_bytes"]) if row["download_bytes"] else "none"
-        cells.append((row["name"], here, size, images, row["title"]))
+        cells.append((row["name"], "yes" if row["here"] else "no", size, images, row["title"]))
     print("\n".join([f"In {root}", *word_lines(cells)]))
     say("\nA folder of images, with one folder per class, is given by its path: ./photos")
     return 0

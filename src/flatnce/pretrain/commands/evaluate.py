@@ -7,8 +7,7 @@ from typing import Annotated, Any
 import tyro
 
 from flatnce.cli.console import column_lines, live_line, print_json
-from flatnce.cli.options import parse_options
-from flatnce.cli.short_help import print_short_help
+from flatnce.cli.options import parse_options, print_short_help
 from flatnce.messages import say, wrapped
 from flatnce.pretrain.commands import RunName
 from flatnce.pretrain.evaluation import PURPOSES, Options, expand

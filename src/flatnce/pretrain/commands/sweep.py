@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from flatnce.cli.console import print_json
-from flatnce.cli.options import own_arguments, parse_options
+from flatnce.cli.options import option_of, own_arguments, parse_options
 from flatnce.messages import check_fields, format_bytes, say
 from flatnce.pretrain.commands import Switch
 from flatnce.pretrain.commands.runs import show_runs
@@ -98,7 +98,7 @@ def _resume(arguments: list[str]) -> int:
     first = next(iter(configs.values()))
     rest, values = split_options(arguments[2:], first.flat())
     if values:
-        typed = " ".join(f"{_flag(leaf)} {' '.join(given)}" for leaf, given in values.items())
+        typed = " ".join(f"{option_of(leaf)} {' '.join(given)}" for leaf, given in values.items())
         raise ValueError(
             f"{typed}: the runs of a sweep keep their settings; to add runs, give the command of "
             f"the sweep again with more values, --name {name} and --resume"
@@ -191,8 +191,7 @@ def _print_end(runs: Sequence["SweptRun"], directory: Path, seconds: float) -> N
     if len(done) > 1:
         say(f"next: flatnce compare {name}")
     elif done:
-        one = quote(run_name(directory / done[0]))
-        say(f"next: flatnce evaluate {one} --protocol linear")
+        say(f"next: flatnce evaluate {quote(run_name(directory / done[0]))} --protocol linear")
 
 
 def split_options(
@@ -232,7 +231,7 @@ def grid_configs(
         raise ValueError(f"{sizes} = {count:,} runs, more than {MOST_RUNS:,}; give fewer values")
 
     def parsed(values: Mapping[str, str]) -> TrainConfig:
-        line = (part for leaf, value in values.items() for part in (_flag(leaf), value))
+        line = (part for leaf, value in values.items() for part in (option_of(leaf), value))
         return parse([*rest, *line])
 
     firsts = {leaf: values[0] for leaf, values in spans.items()}
@@ -265,7 +264,7 @@ def _combined(base: TrainConfig, typed: Mapping[str, list[Any]]) -> Iterator[Tra
         try:
             yield base.override(**changes)
         except ValueError as error:
-            said = " ".join(f"{_flag(leaf)} {value}" for leaf, value in changes.items())
+            said = " ".join(f"{option_of(leaf)} {value}" for leaf, value in changes.items())
             raise ValueError(f"{said}: {error}") from error
 
 
@@ -279,7 +278,3 @@ def name_of(config: TrainConfig, axes: list[str]) -> str:
         word = SHORT.get(leaf, leaf.replace("_", "-"))
         parts.append(word + ("-" if leaf not in SHORT and plain[0].isalpha() else "") + plain)
     return "-".join(parts)
-
-
-def _flag(leaf: str) -> str:
-    return "--" + leaf.replace("_", "-")

@@ -11,8 +11,7 @@ import tyro
 
 from flatnce.cli.console import print_json
 from flatnce.cli.launch import launch
-from flatnce.cli.options import own_arguments, parse_options
-from flatnce.cli.short_help import print_short_help
+from flatnce.cli.options import own_arguments, parse_options, print_short_help
 from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.messages import check_fields, duration_text, format_bytes, say
 from flatnce.pretrain.commands import Switch, pairs_text
@@ -94,7 +93,8 @@ def run(arguments: list[str]) -> int:
             estimate_run(config, choose_device(config.run.device), options.devices)
             return launch(options.devices, "train", arguments, config.run.device)
     with show_progress(config.run.epochs, quiet=quiet) as report:
-        outcome = train(config, directory, report=report, replace=options.replace)
+        how: Any = {"replace": options.replace, "evaluate": options.evaluate}
+        outcome = train(config, directory, report=report, **how)
     return evaluate_and_report(outcome, options.evaluate, options.json)
 
 

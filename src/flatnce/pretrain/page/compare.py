@@ -17,7 +17,7 @@ from flatnce.report.charts import Axis, Line, forest_chart
 from flatnce.report.page import Figure, Page, Paragraph, Section, Table, origin_of
 from flatnce.report.text import OBJECTIVES, UNITS, VARIABLES
 
-__all__ = ["Comparison", "by_name", "compare_runs", "difference_columns"]
+__all__ = ["TEXT", "Comparison", "by_name", "compare_runs", "difference_columns"]
 
 MOST_PLACES = 14  # rows of a forest plot that can be read
 MOST_SAID = 4  # contrasts in the first sentence
@@ -31,6 +31,7 @@ class Measure(NamedTuple):
 
     label: str
     unit: str
+    of_k: bool = False  # whether it depends on the number of candidates
 
     @property
     def heading(self) -> str:
@@ -99,6 +100,12 @@ class Contrast:
     pooled_over: tuple[str, ...]
     means: tuple[float, ...]  # of group and against, over the pairs
     paired: Paired
+    other_k: bool = False  # whether the number depends on K, which differs
+
+    @property
+    def reading(self) -> str:
+        """What the difference means, in a few words."""
+        return "not comparable: K differs" if self.other_k else self.paired.reading
 
     @property
     def sides(self) -> tuple[str, str]:
@@ -141,7 +148,7 @@ class Contrast:
         mean, ends = self.paired.mean, self.interval
         difference = "" if mean is None else f"{self.signed(mean)}, "
         found = f"{difference[:-2]} ({ends}), " if ends else difference
-        return f"{self.name}, {self.place}: {found}{self.paired.reading}"
+        return f"{self.name}, {self.place}: {found}{self.reading}"
 
 
 @dataclass(frozen=True)
@@ -158,6 +165,15 @@ class Comparison:
         probes = [measure for measure in measures if measure.label.startswith("linear")]
         return [one for one in self.contrasts if one.measure in [*probes, *measures][:1]]
 
+    @property
+    def apart(self) -> str:
+        """Which runs are on different data sets, and why they are not compared; else empty."""
+        sets: dict[str, list[str]] = {}
+        for run in self.runs:
+            sets.setdefault(str(run.settings.get("data")), []).append(run.directory.name)
+        listed = "; ".join(f"{data}: {', '.join(names)}" for data, names in sets.items())
+        return TEXT["apart"].format(listed) if len(sets) > 1 else ""
+
     def plain(self) -> list[dict[str, Any]]:
         """Every contrast as plain data: measure, groups, pairs, mean, interval, reading."""
         return [
@@ -170,7 +186,7 @@ class Comparison:
                 "means": one.means,
                 **asdict(one.paired),
                 "settled": one.paired.settled,
-                "reading": one.paired.reading,
+                "reading": one.reading,
             }
             for one in self.contrasts
         ]
@@ -182,6 +198,7 @@ class Comparison:
         going = [run.directory.name for run in self.runs if not run.finished]
         if going:
             about += f" Left out because they have not finished: {', '.join(going)}."
+        about += f" {self.apart}" * bool(self.apart)
         facts = origin_of({"command": environment()["command"]})
         for label, key in (("Device", "device"), ("flatnce", "flatnce"), ("torch", "torch")):
             values = dict.fromkeys(str(run.environment.get(key) or "unknown") for run in self.runs)
@@ -284,7 +301,8 @@ def _numbers_of(run: Run) -> dict[Measure, float]:
     if (train := last.get("train", {})).get("ess") == train.get("ess_paper"):
         train.pop("ess", None)  # of an older version, which logged the paper's form
     for one in CATALOGUE["measure"]:
-        found[Measure(one["label"], one["unit"])] = last.get(one["kind"], {}).get(one["key"])
+        measure = Measure(one["label"], one["unit"], one.get("of_k", False))
+        found[measure] = last.get(one["kind"], {}).get(one["key"])
     return {measure: value for measure, value in found.items() if value is not None}
 
 
@@ -295,15 +313,23 @@ def _of_factor(
     against: str | None,
     pool: bool,
 ) -> Iterator[Contrast]:
-    """The contrasts of some settings together; runs without a partner are left out."""
+    """The contrasts of some settings together; runs without a partner are left out.
+
+    Runs on different data sets share only tests on the same set.
+    """
     others = tuple(name for name in names if name not in factor)
     # By measure and place, by level, by pair.
     table: dict[tuple[Measure, Values], dict[Values, dict[Hashable, float]]] = {}
+    sizes: dict[tuple[Values, Values], set[Any]] = {}  # numbers of negatives, by place and level
     for run in runs:
         settings = run.settings
         level, rest = (tuple(settings.get(one) for one in part) for part in (factor, others))
+        place = () if pool else rest
+        sizes.setdefault((place, level), set()).add(run.last("train").get("negatives"))
         for measure, value in _numbers_of(run).items():
-            levels = table.setdefault((measure, () if pool else rest), {})
+            if "data" in factor and not measure.label.endswith("test set"):
+                continue
+            levels = table.setdefault((measure, place), {})
             levels.setdefault(level, {})[settings.get("seed"), rest] = value
     order = list(dict.fromkeys(measure for measure, _ in table))
     order.sort(key=lambda measure: not measure.label.endswith("test set"))
@@ -324,6 +350,7 @@ def _of_factor(
                 others if pool else (),
                 tuple(map(fmean, sides)),
                 paired(values, base),
+                measure.of_k and bool(shared) and sizes[place, level] != sizes[place, first],
             )
 
 
@@ -376,7 +403,7 @@ def difference_columns(
     means = [(one, one.paired.mean) for one in contrasts]
     columns["difference"] = ["" if mean is None else one.signed(mean) for one, mean in means]
     columns["95 % interval"] = [one.interval for one in contrasts]
-    columns["reading"] = [one.paired.reading for one in contrasts]
+    columns["reading"] = [one.reading for one in contrasts]
     return columns
 
 

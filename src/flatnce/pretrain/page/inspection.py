@@ -8,7 +8,7 @@ import base64
 import io
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -221,7 +221,17 @@ def _neighbour_section(found: Inspection) -> Section:
     text, same = TEXT["neighbours"].format(**found), found["nearest_same"]
     if same is not None:
         text += f" The nearest image is of the same class in {100 * same:.1f} % of all cases."
-    gallery = _gallery(found["neighbours"])
+    rows = []
+    for query in found["neighbours"]:
+        shown = [_picture(query, query["label"] or "")]
+        for near in query["neighbours"]:
+            other = near["label"] != query["label"]
+            said = f"{'≠ ' if other else ''}{near['label'] or ''} {near['similarity']:.2f}"
+            shown.append(_picture(near, said.strip(), other))
+        rows.append(shown)
+    header = ["sample", *(f"nearest {n + 1}" for n in range(len(rows[0]) - 1))]
+    caption = "A few samples and their nearest neighbours with cosines; ≠ marks another class"
+    gallery = Gallery(caption, header, rows)
     return Section("Nearest neighbours", [Paragraph(text)], gallery=gallery)
 
 
@@ -285,20 +295,6 @@ def _embedding(inspection: Inspection) -> Figure:
     ]
     table = Table("Position of each image", ["Image", "Class", *axes], rows)
     return Figure(title, chart, caption, table)
-
-
-def _gallery(queries: Sequence[Mapping[str, Any]]) -> Gallery:
-    rows = []
-    for query in queries:
-        shown = [_picture(query, query["label"] or "")]
-        for near in query["neighbours"]:
-            other = near["label"] != query["label"]
-            text = f"{'≠ ' if other else ''}{near['label'] or ''} {near['similarity']:.2f}"
-            shown.append(_picture(near, text.strip(), other))
-        rows.append(shown)
-    header = ["sample", *(f"nearest {n + 1}" for n in range(len(rows[0]) - 1))]
-    caption = "A few samples and their nearest neighbours with cosines; ≠ marks another class"
-    return Gallery(caption, header, rows)
 
 
 def _picture(one: Mapping[str, Any], text: str, marked: bool = False) -> Picture:

@@ -33,6 +33,7 @@ from flatnce.report.text import OBJECTIVES, capitalised
 __all__ = ["page_of_run", "run_page"]
 
 Records = Sequence[Mapping[str, Any]]
+MOST_POINTS = 120  # of a curve, evenly spaced; more cannot be seen, but make the page larger
 
 
 @dataclass(frozen=True)
@@ -151,17 +152,11 @@ def evaluation_row(result: Mapping[str, Any]) -> tuple[str, ...]:
     return (cells.name, cells.data, at, *numbers)
 
 
-def thinned(records: list[Mapping[str, Any]], most: int) -> list[Mapping[str, Any]]:
-    """At most so many of the records, evenly spaced, with the first and the last."""
-    if len(records) <= most:
-        return records
-    return [records[round(number)] for number in np.linspace(0, len(records) - 1, most)]
-
-
 def _figure(
     curves: Curves, measured: list[Mapping[str, Any]], left_out: Mapping[str, int]
 ) -> Figure:
-    kept = thinned(measured, 120)  # more points cannot be seen, but make the page larger
+    places = np.linspace(0, len(measured) - 1, min(len(measured), MOST_POINTS))
+    kept = [measured[round(place)] for place in places]
     epochs = [record["epoch"] for record in kept]
     lines: list[Line] = []
     for series, (key, label) in enumerate(curves.keys.items()):

@@ -143,6 +143,7 @@ class RunLog:
         config: A dataclass or a mapping.
         seeds: The seeds used.
         device: As in ``flatnce.environment.environment``.
+        evaluate: Protocols that the finished run is evaluated with, for a later resume.
         replace: Set aside an earlier run of the same kind, with its checkpoints and exports, until
             :meth:`settle` removes it; before that, the end of the run's lock restores it. A folder
             that also holds other files is refused.
@@ -156,13 +157,15 @@ class RunLog:
         config: Any,
         seeds: Iterable[int] = (),
         device: str | None = None,
+        evaluate: Sequence[str] | None = None,
         replace: bool = False,
     ) -> None:
         self.directory = Path(directory)
         _make_room(self.directory, kind, replace)
         header = {"format_version": FORMAT_VERSION, "kind": kind, "config": config}
         _write_json(self.directory / CONFIG, header)
-        _write_json(self.directory / ENVIRONMENT, environment(seeds, device))
+        asked = {} if evaluate is None else {"evaluate": evaluate}
+        _write_json(self.directory / ENVIRONMENT, {**environment(seeds, device), **asked})
         (self.directory / METRICS).touch()
 
     @classmethod
@@ -437,12 +440,13 @@ def tested_on(results: Iterable[Mapping[str, Any]]) -> tuple[str, str]:
     """What the results are measured on, and a note if the encoder was pretrained on it."""
     protocols = [one["protocol"] for one in results if isinstance(one.get("protocol"), Mapping)]
     tests = [(one.get("data"), one.get("test") or one.get("pool") or {}) for one in protocols]
-    seen = list(dict.fromkeys(Path(str(data)).name for data, part in tests if "note" in part))
-    if not seen:
+    held = [(data, part) for data, part in tests if str(part.get("split")).startswith("held out")]
+    if not held:
         return "On the test set", ""
-    some = any("note" not in part for _, part in tests)
-    note = f"{', '.join(seen)} has no test part. These samples were held out of it, and "
-    note += "the encoder was pretrained on them too, without their labels."
+    some, names = len(held) < len(tests), dict.fromkeys(Path(str(data)).name for data, _ in held)
+    note = f"{', '.join(names)} has no test part. These samples were held out of it."
+    if any("note" in part for _, part in held):
+        note = f"{note[:-1]}, and the encoder was pretrained on them too, without their labels."
     return f"On {'the test set and ' if some else ''}held-out training samples", note
 
 

@@ -18,7 +18,6 @@ __all__ = ["FORMAT_VERSION", "key_of", "read_records", "record_of", "settings_of
 
 FORMAT_VERSION = 2  # since 2, a line of metrics has its step
 
-KEY_VERSION = 1  # of the settings' names; an added setting has as its default what older runs did
 # Settings that the keys of committed records lack; those runs had the defaults.
 ADDED = {name: getattr(DataConfig(), name) for name in ("skip_unreadable", "stream", "decode")}
 
@@ -41,7 +40,7 @@ def key_of(config: Mapping[str, Mapping[str, Any]], *, measured: bool = False) -
     settings = {name: v for name, v in settings.items() if name not in ADDED or v != ADDED[name]}
     rule = "" if settings.get("ess") is None else f"{ESS_RULE}-"
     text = rule + json.dumps(settings, sort_keys=True, separators=(",", ":"))
-    return f"v{KEY_VERSION}-{rule}{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    return f"v1-{rule}{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def settings_of(record: Mapping[str, Any]) -> dict[str, Any]:

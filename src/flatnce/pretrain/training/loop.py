@@ -7,7 +7,7 @@ not been; on the CPU bit for bit. It is a generator that yields after each step:
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +75,7 @@ def train(
     *,
     report: Report | None = None,
     replace: bool = False,
+    evaluate: Sequence[str] | None = None,
     **objects: Unpack[OwnObjects],
 ) -> Outcome:
     """Pretrain an encoder and write a run directory.
@@ -87,6 +88,7 @@ def train(
         directory: The run's directory; must be new.
         report: Called with each line that is logged.
         replace: Remove an earlier run in that directory.
+        evaluate: Recorded for `flatnce resume`: protocols to evaluate with after the training.
         **objects: Your own code in place of names in the config: ``encoder``, a module from inputs
             to features (b, width), of which a copy is trained; ``data`` and ``test_data``, torch
             Datasets or an :class:`~flatnce.pretrain.OwnSet`; ``augment``, ``batch_augment`` and
@@ -96,7 +98,8 @@ def train(
     for value in config.flat().values():
         if isinstance(value, str) and is_own(value):
             trust_code(value)  # the caller names it
-    return _take_all(train_steps(config, directory, report=report, replace=replace))
+    how: Any = {"report": report, "replace": replace, "evaluate": evaluate}
+    return _take_all(train_steps(config, directory, **how))
 
 
 def resume(
@@ -133,6 +136,7 @@ def train_steps(
     *,
     report: Report | None = None,
     replace: bool = False,
+    evaluate: Sequence[str] | None = None,
     interrupts: Interrupts | None = None,
 ) -> Steps:
     """:func:`train`, step by step."""
@@ -153,10 +157,8 @@ def train_steps(
         remember_objects(place, config)
         log = None
         if distributed.rank() == 0:
-            seeds, anew = [config.run.seed], replace or started
-            log = RunLog(
-                place, kind=KIND, config=config, seeds=seeds, device=str(device), replace=anew
-            )
+            known: Any = {"seeds": [config.run.seed], "device": str(device), "evaluate": evaluate}
+            log = RunLog(place, kind=KIND, config=config, replace=replace or started, **known)
         try:
             with closing(
                 _run(Recorder(training, log, report), interrupts, save_first=True)

@@ -60,7 +60,8 @@ def train(
     quiet = quiet or find_spec("rich") is None
     with show_progress(asked.run.epochs, quiet=quiet) as report:
         directory = new_folder(name or asked.usual_name)
-        outcome = loop.train(asked, directory, **{"report": report, **rest})
+        rest = {"report": report, **rest}
+        outcome = loop.train(asked, directory, evaluate=evaluate, **rest)
     return _finish(outcome, evaluate, quiet)
 
 
@@ -80,7 +81,7 @@ def resume(
         run: A run's name in the folder of runs, or its path.
         step: Continue from this checkpoint and remove later ones; by default the newest.
         evaluate: Protocols to evaluate with on the test set at the end; may be empty. By default
-            knn and linear, unless the run is evaluated already.
+            what :func:`train` was given, unless the run is evaluated already.
         quiet: Show neither progress nor results.
         objects: Those that :func:`train` was given, such as ``encoder`` and ``data``.
     """
@@ -121,9 +122,10 @@ def finish_run(outcome: loop.Outcome, protocols: Sequence[str] | None) -> Except
 
     Without ``protocols`` a run that is evaluated already is not evaluated again.
     """
-    failure, results = None, read_run(outcome.directory).results or {}
+    failure, run = None, read_run(outcome.directory)
+    results = run.results or {}
     if protocols is None:
-        protocols = () if results.get("evaluations") else USUAL
+        protocols = () if results.get("evaluations") else run.environment.get("evaluate", USUAL)
     if protocols and results.get("labelled", True):
         try:
             device = read_config(outcome.directory).run.device
