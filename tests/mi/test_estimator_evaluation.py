@@ -136,7 +136,7 @@ def test_a_learned_u_is_read_as_it_was_learned():
     rows = []
     for given in parts:
         with torch.no_grad():
-            scores, u = critic.scores_and_dual(given.x, given.y)
+            scores, u = critic(given.x, given.y), critic.dual(given.x, given.y)
         scores, u = scores.tolist(), u.tolist()
         for i, row in enumerate(scores):
             tail = mean(math.exp(value - row[i]) for value in others(row, i))

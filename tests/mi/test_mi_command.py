@@ -2,8 +2,10 @@
 
 import json
 import re
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pytest
@@ -25,6 +27,11 @@ visit,height (cm),mass,emb_0,emb_1,site
 """
 
 
+class Printed(mi.Study):
+    def table(self, unit="nats", most=None):
+        return f"method  {unit}\nflatnce 4.84"
+
+
 @pytest.fixture
 def calls(monkeypatch, tmp_path):
     """Record the calls of the estimator; the table above is in the working folder."""
@@ -32,7 +39,7 @@ def calls(monkeypatch, tmp_path):
     (tmp_path / "data.csv").write_text(TABLE)
     estimator = Mock()
     studies = ("compare", "pairwise", "rank", "lags")
-    printed = SimpleNamespace(table=lambda unit="nats": f"method  {unit}\nflatnce 4.84")
+    printed = Printed(("method",), {})
     for name, result in {"estimate": ESTIMATE, **dict.fromkeys(studies, printed)}.items():
         getattr(estimator, name).return_value = result
         monkeypatch.setattr(mi, name, getattr(estimator, name))
@@ -242,3 +249,13 @@ def test_studies_have_pages_with_pictures(data, capsys, monkeypatch):
     for page in ("rank.html", "pairs.html", "lags.html"):
         with open(page, encoding="utf-8") as file:
             assert "chart-study" in file.read()
+
+
+def test_flags_on_the_page_and_in_json_name_options(data, capsys):
+    flags = (mi.Flag("small", "Try folds=5 (independent=True), or name it (groups=).", ""),)
+    found = replace(ESTIMATE, flags=flags)
+    with patch.object(mi, "estimate", return_value=found):
+        assert main([*HEIGHT, "--report", "p.html", "--json"]) == 0
+    said = "Try --cv 5 (--independent), or name it (--group)."
+    assert json.loads(capsys.readouterr().out)["flags"][0]["message"] == said
+    assert said in Path("p.html").read_text()

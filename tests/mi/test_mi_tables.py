@@ -481,6 +481,13 @@ def test_a_file_that_does_not_fit_is_refused_before_it_is_read(large_file, monke
     assert "0.5 MiB are free" in message and "--rows" in message
 
 
+def test_an_archive_that_unpacks_to_more_than_the_memory_is_refused(tmp_path, monkeypatch):
+    np.savez_compressed(tmp_path / "zeros.npz", x=np.zeros((200_000, 2)), y=np.zeros(200_000))
+    monkeypatch.setattr(module, "available_memory", lambda: 2**20)
+    message = refusal(tmp_path / "zeros.npz", "x", "y")
+    assert "zeros.npz would take about 4.6 MiB of memory and 1.0 MiB are free" in message
+
+
 @pytest.mark.parametrize("cells", [600, module.CHUNK_CELLS])
 def test_a_sample_is_the_same_rows_of_every_format_and_reported(
     large_file, frame, cells, monkeypatch

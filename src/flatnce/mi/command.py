@@ -3,7 +3,7 @@
 Modules that load torch are imported after the options have been checked.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -184,7 +184,18 @@ def _estimate(options: MiOptions) -> None:
             found = mi.compare(*sides, methods, **given)
         else:
             found = mi.estimate(*sides, **given)
-    _print(found, options, data)
+    _print(_in_options(found), options, data)
+
+
+def _in_options(found: Any) -> Any:
+    """A study or an estimate whose flags name options instead of Python arguments."""
+    from flatnce.mi import Flag
+
+    if hasattr(found, "estimates"):
+        each = {name: _in_options(one) for name, one in found.estimates.items()}
+        return replace(found, estimates=each)
+    said = ((one.name, one.message, one.message_in_bits) for one in found.flags)
+    return replace(found, flags=tuple(Flag(name, *map(as_typed, both)) for name, *both in said))
 
 
 def _print(found: Any, options: MiOptions, data: dict[str, Any]) -> None:

@@ -85,14 +85,6 @@ class Critic(nn.Module, ABC):
         _check_partners(x, y)
         return self.dual_of_features(*self.embed(x, y))
 
-    def scores_and_dual(
-        self, x: Tensor, y: Tensor
-    ) -> tuple[Float[Tensor, "n n"], Float[Tensor, " n"]]:
-        """Compute the score matrix and u of the partners in one pass of the towers."""
-        _check_partners(x, y)
-        left, right = self.embed(x, y)
-        return self.score(left, right), self.dual_of_features(left, right)
-
     @torch.no_grad()
     def blocks(self, x: Tensor, y: Tensor, *, entries: int = BLOCK_ENTRIES) -> ScoreBlocks:
         """Return the scores in blocks, in float64, without gradients: memory grows with n + m.
@@ -170,10 +162,6 @@ class BoundedScale(nn.Module):
         # In stacked critics it is not a parameter that can be written to: then the value is
         # clamped and the gradient is not, so that the scale can move back.
         return (self.log_scale + (within - self.log_scale).detach()).exp()
-
-    def extra_repr(self) -> str:
-        """Name the bounds in ``repr``."""
-        return f"lowest={self.lowest}, highest={self.highest}"
 
 
 def perceptron(

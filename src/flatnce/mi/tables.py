@@ -3,6 +3,7 @@
 import codecs
 import csv
 import gzip
+import math
 import re
 import shlex
 import zlib
@@ -416,15 +417,18 @@ def _open_arrays(path: Path) -> _File:
 
     Columns are named by their numbers, in an archive of several arrays by array and number.
     """
+    needed, free = 0, available_memory() or math.inf
     try:
         if path.suffix.lower() == ".npy":
             tables = {"": np.load(path, mmap_mode="r", allow_pickle=False)}
         else:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-                tables = dict(archive)
+                needed = sum(member.file_size for member in archive.zip.infolist())
+                tables = {} if needed > free else dict(archive)
     except Exception as error:  # damaged or encrypted files can raise anything
         problem = f"{path} is cut short or not a file of numpy arrays ({error})"
         raise ValueError(f"{problem}; write numbers with numpy.save or numpy.savez") from error
+    _check_memory([path], needed, "save fewer rows or columns, or each array as .npy")
     if not tables:
         raise ValueError(f"{path} holds no arrays; write numbers with numpy.savez")
     names: list[str] = []
@@ -582,6 +586,13 @@ def _names(first: list[str], path: Path) -> list[str]:
     return [cell or f"Unnamed: {place}" for place, cell in enumerate(cells)]
 
 
+def _check_memory(paths: Sequence[Path], needed: int, remedy: str) -> None:
+    free = available_memory()
+    if free is not None and needed > free:
+        sizes = f"{format_bytes(needed)} of memory and {format_bytes(free)} are free"
+        raise ValueError(f"{' and '.join(map(str, paths))} would take about {sizes}; {remedy}")
+
+
 def _load(
     files: Sequence[_File], wanted: Sequence[list[int]], rows: int | None, seed: int
 ) -> tuple[list[pd.DataFrame], int]:
@@ -594,13 +605,8 @@ def _load(
         count = file.row_count if rows is None else min(rows, file.row_count)
         cells = [8 if file.kinds[i] in (*NUMERIC, "empty") else 72 for i in columns]
         needed += 5 * count * sum(cells)  # up to 5 copies at the peak
-    free = available_memory()
-    if free is not None and needed > free:
-        raise ValueError(
-            f"{' and '.join(str(file.path) for file in files)} would take about "
-            f"{format_bytes(needed)} of memory and {format_bytes(free)} are free; choose fewer "
-            "columns (--x, --y), or take a random subset of the rows (--rows 100000)"
-        )
+    remedy = "choose fewer columns (--x, --y), or take a random subset of the rows (--rows 100000)"
+    _check_memory([file.path for file in files], needed, remedy)
     read = [file.read(columns, rows, seed) for file, columns in pairs]
     totals = [total for _, total in read]
     if len(set(totals)) > 1:
