@@ -86,3 +86,18 @@ def test_a_mask_is_made_only_where_much_does_not_count(name, masked, monkeypatch
     monkeypatch.setattr(Selection, "block", lambda *given: asked.append(1) or block(*given))
     chunked.Exclusion(Selection(*GROUPS[name])).block(slice(0, 40), slice(0, 40))
     assert bool(asked) == masked
+
+
+def test_merged_statistics_are_those_of_the_union_also_of_rows_without_scores() -> None:
+    scores, out = random(5, 9), random(5, 9, seed=3) > 0.3
+    out[0], out[1, 4:], out[2, :4] = True, True, True  # empty: both, the second, the first
+    whole = dense.statistics_of_scores(scores, out, dense.EXTRAS)
+    parts = [
+        dense.statistics_of_scores(scores[:, c], out[:, c], dense.EXTRAS)
+        for c in (slice(4), slice(4, 9))
+    ]
+    merged = parts[0].merge(parts[1])
+    assert whole.count[0] == 0 and merged.mean[0] == 0
+    for name, value in whole.present().items():
+        rows = slice(1 if name in ("lse", "lse2") else 0, 5)  # any very low number if it is empty
+        torch.testing.assert_close(getattr(merged, name)[rows], value[rows], msg=name)

@@ -1,0 +1,372 @@
+"""Change the core's source in small ways, one at a time, and count the changes its tests notice.
+
+    python benchmarks/trust/mutants.py --sample 60 --processes 2 --out mutants.json
+
+A mutant is a copy of the package with one change in one module: an operator, a condition, a
+number, a default, a returned value, or a statement that is left out. Annotations, docstrings and
+messages are not changed, and neither is what compiles to the same bytecode. The tests of the
+module are run on it; it is killed if one fails, does not end, or cannot be imported. Mutants are
+numbered in the order of the sources, so that ``--only NUMBER`` repeats one and shows the tests'
+output. Of each module ``--sample`` mutants are taken at random. A module whose tests do not pass
+without a change is refused. ``mutants.toml`` names mutants that cannot change behaviour; they are
+not counted, and the program fails if a test kills one. A GPU is not used.
+"""
+
+import argparse
+import ast
+import contextlib
+import importlib
+import json
+import multiprocessing
+import os
+import random
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import tomllib
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+from options import Series
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = "src/flatnce"
+
+# The tests of each module, the quickest to notice first.
+TESTS = {
+    "core/selection.py": "core/test_pairs.py core/test_contrast.py",
+    "core/pairs.py": "core/test_pairs.py core/test_contrast.py core/test_bad_input.py",
+    "core/contrast.py": "core/test_contrast.py core/test_bad_input.py",
+    "core/faults.py": "core/test_bad_input.py",
+    "core/direct.py": "core/test_direct.py core/test_objectives.py core/test_bad_input.py",
+    "core/kernels/__init__.py": "core/test_chunked.py core/test_contrast.py",
+    "core/kernels/statistics.py": "core/test_chunked.py core/test_contrast.py",
+    "core/kernels/chunked.py": "core/test_chunked.py core/test_contrast.py",
+    "core/objectives/base.py": "core/test_objectives.py core/test_bad_input.py core/test_hooks.py",
+    "core/objectives/losses.py": "core/test_objectives.py core/test_bad_input.py",
+    "core/objectives/registry.py": "core/test_registry.py",
+    "core/objectives/temperature.py": "core/test_objectives.py core/test_control.py",
+    "core/diagnostics/measures.py": "core/test_diagnostics.py core/test_ess_invariance.py",
+    "core/control.py": "core/test_control.py",
+    "pretrain/runs/checkpoint.py": (
+        "pretrain/runs/test_checkpoint.py pretrain/runs/test_checkpoint_background.py"
+    ),
+    "mi/bounds.py": "mi/test_bounds.py",
+    "mi/readouts.py": "mi/test_estimator_evaluation.py mi/test_floor.py",
+}
+MEMORY = 8 << 30  # bytes that the tests of a mutant may take
+# Imported once, before the processes that run the tests are forked.
+READY = ("torch", "torch._dynamo", "numpy", "pytest", "jaxtyping", "beartype", "msgspec")
+READY += ("scipy.special", "scipy.stats", "hypothesis.strategies")
+
+# Mutants that behave as the original, with the reason; a line is given without its indentation.
+_ENTRIES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())["equivalent"]
+EQUIVALENT = {(one["module"], one["line"], one["change"]): one["reason"] for one in _ENTRIES}
+
+PAIRS = ("Add Sub", "Mult Div", "BitAnd BitOr", "And Or", "Lt LtE", "Gt GtE", "Eq NotEq")
+PAIRS += ("In NotIn", "Is IsNot")
+OPERATORS = {a: b for pair in map(str.split, PAIRS) for a, b in (pair, pair[::-1])}
+OPERATORS |= {"FloorDiv": "Mult", "Mod": "Mult", "Pow": "Mult"}
+SWAPPED = ("min max", "any all", "amin amax", "minimum maximum", "argmin argmax", "sum mean")
+SWAPPED += ("clamp_min clamp_max", "clamp_min_ clamp_max_")
+ATTRIBUTES = {a: b for pair in map(str.split, SWAPPED) for a, b in (pair, pair[::-1])}
+NAMES = {name: ATTRIBUTES[name] for name in ("min", "max", "any", "all")}
+NOT_MUTATED = ("annotation", "returns", "decorator_list", "type_comment", "type_params")
+
+
+Result = tuple[int, str, float, str]  # number, outcome, seconds, output of the tests
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change of one module, which ``source`` makes."""
+
+    number: int
+    module: str
+    line: int
+    text: str  # of the line
+    change: str
+    source: Callable[[], str]
+
+    @property
+    def name(self) -> str:
+        """Where it is, and what is changed."""
+        return f"{self.module}:{self.line}: {self.change}"
+
+
+def replacements(node: ast.AST, is_default: bool) -> Iterator[tuple[str, Any]]:
+    """What a node of the syntax tree is replaced by, in words and as a node."""
+    if isinstance(node, ast.BinOp | ast.BoolOp | ast.AugAssign):
+        if other := OPERATORS.get(type(node.op).__name__):
+            yield "operator", type(node)(**{**vars(node), "op": getattr(ast, other)()})
+    elif isinstance(node, ast.Compare):
+        for place, op in enumerate(node.ops):
+            other = getattr(ast, OPERATORS[type(op).__name__])()
+            ops = [*node.ops[:place], other, *node.ops[place + 1 :]]
+            yield "comparison", ast.Compare(node.left, ops, node.comparators)
+    elif isinstance(node, ast.UnaryOp) and not isinstance(node.op, ast.UAdd):
+        yield "sign or not", node.operand
+    elif isinstance(node, ast.If | ast.IfExp | ast.While):
+        opposite = ast.UnaryOp(ast.Not(), node.test)
+        yield "opposite condition", type(node)(**{**vars(node), "test": opposite})
+    elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
+        yield "truth value", ast.Constant(not node.value)
+    elif isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+        values = dict.fromkeys((node.value + 1, node.value * 2, 0))
+        yield from (("number", ast.Constant(v)) for v in values if v != node.value)
+    elif is_default and isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield "default", ast.Constant("another")
+    elif isinstance(node, ast.Return) and node.value is not None:
+        yield "returned value", ast.Return(ast.Constant(None))
+    elif isinstance(node, ast.Name) and node.id in NAMES:
+        yield "name", ast.Name(NAMES[node.id], node.ctx)
+    elif isinstance(node, ast.Attribute) and node.attr in ATTRIBUTES:
+        yield "name", ast.Attribute(node.value, ATTRIBUTES[node.attr], node.ctx)
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if node.func.attr == "detach":
+            yield "left out", node.func.value
+    if _can_go(node):
+        yield "left out", ast.Pass()
+
+
+def _can_go(node: ast.AST) -> bool:
+    """Whether the rest is still a program if a statement is left out."""
+    if isinstance(node, ast.Assign):
+        read = {one.id for one in ast.walk(node.value) if isinstance(one, ast.Name)}
+        return all(not isinstance(one, ast.Name) or one.id in read for one in node.targets)
+    if isinstance(node, ast.Expr):
+        return isinstance(node.value, ast.Call)
+    return isinstance(node, ast.AugAssign | ast.Raise | ast.Continue | ast.Break)
+
+
+def places(node: ast.AST) -> Iterator[tuple[ast.AST, str, int | None, ast.AST]]:
+    """Every node that may be replaced: its parent, the field, and the place in its list."""
+    for field, value in ast.iter_fields(node):
+        if field in NOT_MUTATED:
+            continue
+        for place, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
+            if isinstance(child, ast.AST) and not _is_left_alone(node, field, child):
+                yield node, field, place, child
+                if not isinstance(child, ast.Raise):  # of an error only the whole statement
+                    yield from places(child)
+
+
+def _is_left_alone(parent: ast.AST, field: str, child: ast.AST) -> bool:
+    """Whether it is a message, a list of public names, or is read by type checkers only."""
+    if isinstance(child, ast.If):
+        return ast.unparse(child.test) == "TYPE_CHECKING"
+    if isinstance(child, ast.Assign | ast.AnnAssign):
+        target = child.targets[0] if isinstance(child, ast.Assign) else child.target
+        return ast.unparse(target) == "__all__" or "TypeAlias" in ast.unparse(child)
+    if isinstance(parent, ast.Call) and field == "args":
+        called = ast.unparse(parent.func)
+        return called == "warnings.warn" or (called == "isinstance" and child is parent.args[1])
+    return isinstance(child, ast.JoinedStr)
+
+
+def essence(code: CodeType) -> tuple[Any, ...]:
+    """What a code object does: without places in the source."""
+    inside = [essence(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
+    return code.co_code, code.co_names, code.co_varnames, code.co_exceptiontable, inside
+
+
+def mutants_of(module: str, first: int) -> list[Mutant]:
+    """Every mutant of a module, also those that compile to the same bytecode."""
+    text = (ROOT / PACKAGE / module).read_text()
+    tree, lines, found = ast.parse(text), text.splitlines(), list[Mutant]()
+    same = Counter[tuple[int, str]]()
+
+    def source(parent: ast.AST, field: str, place: int | None, new: ast.AST) -> str:
+        held = getattr(parent, field)
+        changed = new if place is None else [*held[:place], new, *held[place + 1 :]]
+        setattr(parent, field, changed)
+        try:
+            return ast.unparse(ast.fix_missing_locations(tree))
+        finally:
+            setattr(parent, field, held)
+
+    for parent, field, place, node in places(tree):
+        for kind, new in replacements(node, isinstance(parent, ast.arguments)):
+            old, changed = (ast.unparse(one).splitlines()[0] for one in (node, new))
+            line, make = getattr(node, "lineno", 0), partial(source, parent, field, place, new)
+            said, text = f"{kind}: {old} -> {changed}", lines[line - 1].strip()
+            same[line, said] += 1
+            if same[line, said] > 1:
+                said = f"{said} (no. {same[line, said]})"
+            found.append(Mutant(first + len(found), module, line, text, said, make))
+    return found
+
+
+def original_of(module: str) -> str:
+    """The unchanged source as a mutant's is written: without comments."""
+    return ast.unparse(ast.parse((ROOT / PACKAGE / module).read_text()))
+
+
+def sample(found: list[Mutant], count: int, seed: int) -> list[Mutant]:
+    """So many mutants of one module, at random, that differ from it in bytecode."""
+    if not found:
+        return []
+    module, chosen = found[0].module, []
+    original = essence(compile(original_of(module), "", "exec"))
+    for mutant in random.Random(f"{seed} {module}").sample(found, len(found)):
+        if len(chosen) == count:
+            break
+        if essence(compile(mutant.source(), "", "exec")) != original:
+            chosen.append(mutant)
+    return sorted(chosen, key=lambda mutant: mutant.number)
+
+
+def tree_of(folder: Path) -> Path:
+    """A copy of the repository for this process, whose sources may be changed."""
+    tree = folder / str(os.getpid())
+    if not tree.exists():
+        tree.mkdir()
+        for entry in ROOT.iterdir():
+            if entry.name in ("src", "tests"):
+                shutil.copytree(entry, tree / entry.name)
+            elif not entry.name.startswith("."):
+                (tree / entry.name).symlink_to(entry)
+    return tree
+
+
+def run_tests(tree: Path, tests: str, said: Path) -> int:
+    """Run test files in a process of their own, which this becomes."""
+    os.setsid()
+    for number in (1, 2):
+        os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+    os.chdir(tree)
+    sys.path[:0] = paths = [str(tree / "src"), str(tree / "tests")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + MEMORY
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    import pytest
+
+    options = ["-x", "-q", "-p", "no:cacheprovider", f"--basetemp={tree / 'temporary'}"]
+    options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of what READY has imported
+    return int(pytest.main([*options, *(f"tests/{name}" for name in tests.split())]))
+
+
+def take(
+    folder: Path, deadline: float, module: str, source: str, limit: float, number: int
+) -> Result:
+    """Run the tests of a module on a source, and say what came of it and after how long."""
+    if time.time() > deadline:
+        return number, "not run", 0.0, ""
+    tree, began = tree_of(folder), time.time()
+    path, said = tree / PACKAGE / module, tree / "said"
+    path.write_text(source)
+    # Compiled modules are looked up by the time of their source: each has one of its own.
+    os.utime(path, (number + 1e9, number + 1e9))
+    said.unlink(missing_ok=True)
+    child = os.fork()
+    if child == 0:
+        code = 3
+        try:
+            code = run_tests(tree, TESTS[module], said)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    ended, status = 0, 0
+    while not ended and time.time() - began < limit:
+        time.sleep(0.02)
+        ended, status = os.waitpid(child, os.WNOHANG)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)  # with what it started and left
+    if not ended:
+        os.waitpid(child, 0)
+    shutil.copy2(ROOT / PACKAGE / module, path)
+    codes = {0: "survived", 1: "killed", 2: "not importable", 4: "not importable"}
+    code = os.waitstatus_to_exitcode(status)
+    outcome = codes.get(code, "crashed") if ended else "timed out"
+    return number, outcome, time.time() - began, said.read_text() if said.exists() else ""
+
+
+def record_of(chosen: dict[int, Mutant], results: list[Result]) -> dict[str, Any]:
+    """Counts of each module, and the survivors by name."""
+    counts: dict[str, Counter[str]] = {}
+    survivors, wrong = {}, []
+    for number, outcome, _, _ in sorted(results):
+        mutant = chosen[number]
+        reason = EQUIVALENT.get((mutant.module, mutant.text, mutant.change))
+        if reason and outcome == "survived":
+            outcome = "equivalent"
+        elif reason and outcome != "not run":
+            wrong.append(mutant.name)
+        elif outcome == "survived":
+            survivors[str(number)] = f"{mutant.name} | {mutant.text}"
+        counts.setdefault(mutant.module, Counter())[outcome] += 1
+    total = sum(counts.values(), Counter[str]())
+    killed = sum(total[one] for one in ("killed", "not importable", "timed out", "crashed"))
+    return {
+        "mutants": sum(total.values()) - total["not run"],
+        "killed": killed,
+        "share_killed": round(killed / max(killed + total["survived"], 1), 4),
+        "outcomes": dict(total),
+        "by_module": {name: dict(found) for name, found in counts.items()},
+        "survivors": survivors,
+        "equivalent_but_killed": wrong,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=0, help="of the sample")
+    parser.add_argument("--modules", nargs="+", default=[""], help="whose names begin so")
+    series = Series(parser, "sample", 60)
+    given, series.processes = series.given, series.given.processes
+    every: list[Mutant] = []
+    for module in TESTS:
+        every += mutants_of(module, len(every))
+    modules = [name for name in TESTS if name.startswith(tuple(given.modules))]
+    if given.only is None:
+        later = every[given.start :]
+        taken = [[m for m in later if m.module == name] for name in modules]
+        chosen = [one for found in taken for one in sample(found, given.count, given.seed)]
+    else:
+        chosen = [every[given.only]]
+        modules = [chosen[0].module]
+    random.Random(given.seed).shuffle(chosen)  # a series that is cut short has some of each
+    os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported
+    for name in READY:
+        with contextlib.suppress(ImportError):  # a test that needs it says so
+            importlib.import_module(name)
+    about = {"sample_of_each_module": given.count, "seed": given.seed, "all_mutants": len(every)}
+    with (
+        tempfile.TemporaryDirectory(prefix="flatnce-mutants-") as folder,
+        ProcessPoolExecutor(series.processes, multiprocessing.get_context("fork")) as pool,
+    ):
+        work = partial(take, Path(folder), series.deadline)
+        unchanged = [pool.submit(work, name, original_of(name), 600.0, -1) for name in modules]
+        results = dict(zip(modules, (one.result() for one in unchanged), strict=True))
+        about["refused"] = [name for name, one in results.items() if one[1] != "survived"]
+        for name in about["refused"]:
+            print(results[name][3], f"refused: the tests of {name} fail without a change")
+        chosen = [one for one in chosen if one.module not in about["refused"]]
+        numbers = {mutant.number: mutant for mutant in chosen}
+        waiting = [
+            pool.submit(work, one.module, one.source(), 20 + 4 * results[one.module][2], number)
+            for number, one in numbers.items()
+        ]
+        record = series.follow(waiting, lambda found: {**record_of(numbers, found), **about})
+    if given.only is not None:
+        print(*(one.result()[3] for one in waiting))
+    print(json.dumps(record, indent=1))
+    return int(bool(about["refused"] or record["equivalent_but_killed"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
