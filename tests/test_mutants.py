@@ -19,6 +19,10 @@ from tiny.numbers import larger
 
 def test_larger():
     assert (larger(3, 2), larger(0, 3)) == (3, 3)
+
+
+def test_that_needs_another_machine():
+    assert False
 """
 # The program on another package, without imports ahead and without plugins of pytest.
 MAIN = """
@@ -45,6 +49,7 @@ def test_survivors_are_named_and_equivalent_mutants_are_not_counted(tmp_path, ru
     (root / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
     out = tmp_path / "record.json"
     given = ("--sample", "100", "--processes", "2", "--commit", "abc", "--out", str(out))
+    given += ("--without-failing",)
     run_python(MAIN, str(ROOT / "benchmarks" / "trust"), str(root), *given)
     record = json.loads(out.read_text())
     # No test gives a negative number; what the message says is not changed.
@@ -52,4 +57,6 @@ def test_survivors_are_named_and_equivalent_mutants_are_not_counted(tmp_path, ru
     assert survivor.startswith("numbers.py:7: left out: raise ValueError")
     assert record["by_module"] == {"numbers.py": {"killed": 5, "survived": 1, "equivalent": 1}}
     assert (record["share_killed"], record["commit"]) == (0.8333, "abc")
+    left_out = ["tests/test_numbers.py::test_that_needs_another_machine"]
+    assert record["failed_unchanged"] == {"numbers.py": left_out}
     assert (root / "src/tiny/numbers.py").read_text() == TINY

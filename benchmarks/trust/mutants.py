@@ -46,7 +46,7 @@ PACKAGE = "src/flatnce"
 TESTS = {
     "core/selection.py": "core/test_pairs.py core/test_contrast.py",
     "core/pairs.py": "core/test_pairs.py core/test_contrast.py core/test_bad_input.py",
-    "core/contrast.py": "core/test_contrast.py core/test_bad_input.py",
+    "core/contrast.py": "core/test_contrast.py core/test_bad_input.py core/test_objectives.py",
     "core/faults.py": "core/test_bad_input.py",
     "core/direct.py": "core/test_direct.py core/test_objectives.py core/test_bad_input.py",
     "core/kernels/__init__.py": "core/test_chunked.py core/test_contrast.py",
@@ -55,7 +55,9 @@ TESTS = {
     "core/objectives/base.py": "core/test_objectives.py core/test_bad_input.py core/test_hooks.py",
     "core/objectives/losses.py": "core/test_objectives.py core/test_bad_input.py",
     "core/objectives/registry.py": "core/test_registry.py",
-    "core/objectives/temperature.py": "core/test_objectives.py core/test_control.py",
+    "core/objectives/temperature.py": (
+        "core/test_objectives.py core/test_control.py core/test_bad_input.py core/test_direct.py"
+    ),
     "core/diagnostics/measures.py": "core/test_diagnostics.py core/test_ess_invariance.py",
     "core/control.py": "core/test_control.py",
     "pretrain/runs/checkpoint.py": (
@@ -84,7 +86,15 @@ NAMES = {name: ATTRIBUTES[name] for name in ("min", "max", "any", "all")}
 NOT_MUTATED = ("annotation", "returns", "decorator_list", "type_comment", "type_params")
 
 
-Result = tuple[int, str, float, str]  # number, outcome, seconds, output of the tests
+@dataclass(frozen=True)
+class Result:
+    """What came of the tests of a mutant, or of an unchanged module, whose number is -1."""
+
+    number: int
+    outcome: str
+    seconds: float = 0.0
+    said: str = ""
+    failed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -239,8 +249,23 @@ def tree_of(folder: Path) -> Path:
     return tree
 
 
-def run_tests(tree: Path, tests: str, said: Path) -> int:
-    """Run test files in a process of their own, which this becomes."""
+class Failed:
+    """A plugin of pytest that notes the tests that fail and the files that are not read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Note a test, or a file."""
+        if report.failed:
+            with self.path.open("a") as file:
+                file.write(f"{report.nodeid}\n")
+
+    pytest_collectreport = pytest_runtest_logreport
+
+
+def run_tests(tree: Path, tests: list[str], options: list[str], said: Path) -> int:
+    """Run tests in a process of their own, which this becomes."""
     os.setsid()
     for number in (1, 2):
         os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
@@ -252,28 +277,38 @@ def run_tests(tree: Path, tests: str, said: Path) -> int:
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     import pytest
 
-    options = ["-x", "-q", "-p", "no:cacheprovider", f"--basetemp={tree / 'temporary'}"]
+    options += ["-q", "-p", "no:cacheprovider", f"--basetemp={tree / 'temporary'}"]
     options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of what READY has imported
-    return int(pytest.main([*options, *(f"tests/{name}" for name in tests.split())]))
+    return int(pytest.main([*options, *tests], plugins=[Failed(tree / "failed")]))
 
 
 def take(
-    folder: Path, deadline: float, module: str, source: str, limit: float, number: int
+    folder: Path,
+    deadline: float,
+    module: str,
+    number: int,
+    source: str,
+    limit: float = 600.0,
+    left_out: tuple[str, ...] = (),
 ) -> Result:
-    """Run the tests of a module on a source, and say what came of it and after how long."""
+    """Run the tests of a module on a source of it."""
     if time.time() > deadline:
-        return number, "not run", 0.0, ""
+        return Result(number, "not run")
     tree, began = tree_of(folder), time.time()
-    path, said = tree / PACKAGE / module, tree / "said"
+    path, said, failed = tree / PACKAGE / module, tree / "said", tree / "failed"
+    options = ["-x"] if number >= 0 else ["--continue-on-collection-errors"]
+    options += [f"--deselect={name}" for name in left_out]
+    tests = [f"tests/{name}" for name in TESTS[module].split()]
     path.write_text(source)
     # Compiled modules are looked up by the time of their source: each has one of its own.
     os.utime(path, (number + 1e9, number + 1e9))
-    said.unlink(missing_ok=True)
+    for file in (said, failed):
+        file.write_text("")
     child = os.fork()
     if child == 0:
         code = 3
         try:
-            code = run_tests(tree, TESTS[module], said)
+            code = run_tests(tree, [t for t in tests if t not in left_out], options, said)
         except BaseException:
             traceback.print_exc()
         finally:
@@ -292,22 +327,23 @@ def take(
     codes = {0: "survived", 1: "killed", 2: "not importable", 4: "not importable"}
     code = os.waitstatus_to_exitcode(status)
     outcome = codes.get(code, "crashed") if ended else "timed out"
-    return number, outcome, time.time() - began, said.read_text() if said.exists() else ""
+    names = tuple(failed.read_text().splitlines())
+    return Result(number, outcome, time.time() - began, said.read_text(), names)
 
 
 def record_of(chosen: dict[int, Mutant], results: list[Result]) -> dict[str, Any]:
     """Counts of each module, and the survivors by name."""
     counts: dict[str, Counter[str]] = {}
     survivors, wrong = {}, []
-    for number, outcome, _, _ in sorted(results):
-        mutant = chosen[number]
+    for result in sorted(results, key=lambda one: one.number):
+        mutant, outcome = chosen[result.number], result.outcome
         reason = EQUIVALENT.get((mutant.module, mutant.text, mutant.change))
         if reason and outcome == "survived":
             outcome = "equivalent"
         elif reason and outcome != "not run":
             wrong.append(mutant.name)
         elif outcome == "survived":
-            survivors[str(number)] = f"{mutant.name} | {mutant.text}"
+            survivors[str(result.number)] = f"{mutant.name} | {mutant.text}"
         counts.setdefault(mutant.module, Counter())[outcome] += 1
     total = sum(counts.values(), Counter[str]())
     killed = sum(total[one] for one in ("killed", "not importable", "timed out", "crashed"))
@@ -322,24 +358,38 @@ def record_of(chosen: dict[int, Mutant], results: list[Result]) -> dict[str, Any
     }
 
 
+def all_mutants() -> dict[str, list[Mutant]]:
+    """Every mutant by module, numbered from the first module on."""
+    found: dict[str, list[Mutant]] = {}
+    for module in TESTS:
+        found[module] = mutants_of(module, sum(map(len, found.values())))
+    return found
+
+
+def chosen_mutants(given: argparse.Namespace) -> list[Mutant]:
+    """The sample that the command line asks for, in any order: all modules go on together."""
+    chosen: list[Mutant] = []
+    for module, found in all_mutants().items():
+        if module.startswith(tuple(given.modules)):
+            later = [one for one in found if one.number >= given.start]
+            chosen += sample(later, given.count, given.seed)
+    return random.Random(given.seed).sample(chosen, len(chosen))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
     parser.add_argument("--modules", nargs="+", default=[""], help="whose names begin so")
+    parser.add_argument(
+        "--without-failing",
+        action="store_true",
+        help="leave out tests that fail without a change, instead of refusing the module",
+    )
     series = Series(parser, "sample", 60)
     given, series.processes = series.given, series.given.processes
-    every: list[Mutant] = []
-    for module in TESTS:
-        every += mutants_of(module, len(every))
-    modules = [name for name in TESTS if name.startswith(tuple(given.modules))]
-    if given.only is None:
-        later = every[given.start :]
-        taken = [[m for m in later if m.module == name] for name in modules]
-        chosen = [one for found in taken for one in sample(found, given.count, given.seed)]
-    else:
-        chosen = [every[given.only]]
-        modules = [chosen[0].module]
-    random.Random(given.seed).shuffle(chosen)  # a series that is cut short has some of each
+    every = [one for found in all_mutants().values() for one in found]
+    chosen = [every[given.only]] if given.only is not None else chosen_mutants(given)
+    modules = sorted({one.module for one in chosen})
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported
     for name in READY:
         with contextlib.suppress(ImportError):  # a test that needs it says so
@@ -350,22 +400,26 @@ def main() -> int:
         ProcessPoolExecutor(series.processes, multiprocessing.get_context("fork")) as pool,
     ):
         work = partial(take, Path(folder), series.deadline)
-        unchanged = [pool.submit(work, name, original_of(name), 600.0, -1) for name in modules]
-        results = dict(zip(modules, (one.result() for one in unchanged), strict=True))
-        about["refused"] = [name for name, one in results.items() if one[1] != "survived"]
-        for name in about["refused"]:
-            print(results[name][3], f"refused: the tests of {name} fail without a change")
-        chosen = [one for one in chosen if one.module not in about["refused"]]
-        numbers = {mutant.number: mutant for mutant in chosen}
-        waiting = [
-            pool.submit(work, one.module, one.source(), 20 + 4 * results[one.module][2], number)
-            for number, one in numbers.items()
+        tried = {name: pool.submit(work, name, -1, original_of(name)) for name in modules}
+        first = {name: one.result() for name, one in tried.items()}
+        about["failed_unchanged"] = {name: one.failed for name, one in first.items() if one.failed}
+        about["refused"] = [
+            name
+            for name, one in first.items()
+            if one.outcome != "survived" and not (given.without_failing and one.failed)
         ]
+        for name in about["refused"]:
+            print(first[name].said, f"refused: the tests of {name} fail without a change")
+        numbers = {one.number: one for one in chosen if one.module not in about["refused"]}
+        waiting = []
+        for number, one in numbers.items():
+            limit, left_out = 20 + 4 * first[one.module].seconds, first[one.module].failed
+            waiting.append(pool.submit(work, one.module, number, one.source(), limit, left_out))
         record = series.follow(waiting, lambda found: {**record_of(numbers, found), **about})
     if given.only is not None:
-        print(*(one.result()[3] for one in waiting))
+        print(*(one.result().said for one in waiting))
     print(json.dumps(record, indent=1))
-    return int(bool(about["refused"] or record["equivalent_but_killed"]))
+    return int(bool(about["refused"] or record.get("equivalent_but_killed")))
 
 
 if __name__ == "__main__":
