@@ -129,9 +129,10 @@ def test_lags_are_a_range_or_a_list(calls, typed, wanted):
 def test_columns_are_listed(calls, capsys):
     assert run(["data.csv", "--list-columns"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "data.csv: 6 columns 0 visit dates 1 height (cm) number" in shown
+    assert "data.csv: 6 columns 0 visit date 1 height (cm) number" in shown
+    assert shown.endswith("COLUMN=KIND, one of number, category, ordinal, circular, date.")
     assert run(["data.csv", "--list-columns", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["data.csv"][5]["kind"] == "words"
+    assert json.loads(capsys.readouterr().out)["data.csv"][5]["kind"] == "category"
     assert calls == []
 
 

@@ -2,6 +2,7 @@
 
 import gzip
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ pd = pytest.importorskip("pandas", reason="needs pandas: pip install 'flatnce[mi
 pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'flatnce[mi]'")
 
 from flatnce.mi import tables as module
-from flatnce.mi.encoding import encode
+from flatnce.mi.encoding import KINDS, encode
 from flatnce.mi.tables import describe_columns, read_tables, select
 
 NAMES = ["age", "height (cm)", "mass, kg", "emb_0", "emb_1", "emb_2", "city"]
@@ -130,7 +131,7 @@ def test_without_y_all_other_numeric_columns_are_used_and_reported(people):
     assert list(tables.y) == ["Height (cm)", "Mass, kg", "Speed [m/s]", "smoker"]
     (note,) = tables.notes
     assert "y is all other columns that hold numbers: 'Height (cm)'" in note
-    assert "'Visit date' (dates)" in note and "'city' (words)" in note
+    assert "'Visit date' (date)" in note and "'city' (category)" in note
     assert "'Unnamed: 0' (number)" in note
     assert list(read_tables([people], y="emb_0").x)[-1] == "emb_1"
     assert "smoker" not in read_tables([people], x="emb_*", group="smoker").y
@@ -138,11 +139,11 @@ def test_without_y_all_other_numeric_columns_are_used_and_reported(people):
 
 def test_columns_are_described(people, text_file):
     kinds = {column["name"]: column["kind"] for column in describe_columns(people)}
-    assert kinds["Visit date"] == "dates" and kinds["city"] == "words"
-    assert kinds["smoker"] == "boolean" and kinds["Speed [m/s]"] == "number"
+    assert kinds["Visit date"] == "date" and kinds["city"] == "category"
+    assert kinds["smoker"] == "number" and kinds["Speed [m/s]"] == "number"
     text = 'a,b,c,d,e\n,1,5 kg,"1,000",info\n,2,6 kg,"2,000",infra\n,x,7 kg,3,inf.\n'
     kinds = [column["kind"] for column in describe_columns(text_file(text))]
-    assert kinds == ["empty", *["numbers and text"] * 3, "words"]
+    assert kinds == ["empty", *["numbers and text"] * 3, "category"]
 
 
 def test_one_table_holds_all_numbers_or_the_chosen_columns(people, text_file):
@@ -285,17 +286,22 @@ def test_kinds_are_said_in_one_line(text_file):
         table[name] = random.normal(size=99).round(3)
     table["day"] = pd.date_range("2024-01-01", periods=99).astype(str)
     table["site"] = ["u", "v", "w"] * 33
-    tables = read_tables([text_file(table.to_csv(index=False))], x="children:e", y="day,site")
+    path = text_file(table.to_csv(index=False))
+    tables = read_tables([path], x="children:e", y="day,site")
     share = (table["rain"] == 0).mean()
     wanted = [
         "whole number of few values ('children')",
-        "two values ('sex')",
+        "number of two values ('sex')",
         f"number, {share:.0%} of them 0 ('rain')",
         "number ('a', 'b', 'c' and 2 more)",
         "date in days since the first ('day')",
         "category of 3 values ('site')",
     ]
     assert tables.kinds == f"Kinds: {'; '.join(wanted)}."
+    # Each says the kind that the list of columns says, which is one that --kind takes.
+    listed = {column["name"]: column["kind"] for column in describe_columns(path)}
+    for said in wanted:
+        assert listed[re.findall(r"'(\w+)'", said)[0]] in set(re.findall(r"\w+", said)) & {*KINDS}
 
 
 @pytest.mark.parametrize(
@@ -303,8 +309,8 @@ def test_kinds_are_said_in_one_line(text_file):
     [
         ("b=hot", r"kind='hot' is unknown"),
         ("bb=category", r"--kind 'bb'.*no such column"),
-        ("c=number", r"'c' holds words: row 1 of the data holds 'u', which is not a number"),
-        ("b=date", r"'b' holds number: .* not a date.*--kind b=category"),
+        ("c=number", r"'c' \(category\): row 1 of the data holds 'u', which is not a number"),
+        ("b=date", r"'b' \(number\): .* not a date.*--kind b=category"),
         ("b=circular:x", r"^--kind b=circular:x: .*--kind b=circular:360"),
         ("b=circular:inf", r"^--kind b=circular:inf: "),
         ("d=number", r"--kind d=number: the column holds dates; leave --kind out for the date in"),
@@ -417,7 +423,7 @@ def test_parquet_is_read_by_column(tmp_path):
     equal(tables.x, [[1, 1, 1, 60, nan], [2, nan, nan, nan, nan], [nan, 0, 2.5, 2, nan]])
     equal(tables.y, [[0, 0], [2, 1], [nan, 0]])
     kinds = [column["kind"] for column in describe_columns(path)]
-    assert kinds == ["number", "boolean", "dates", "words", "number", "durations", "empty"]
+    assert kinds == ["number", "number", "date", "category", "number", "duration", "empty"]
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16", "int16", "bool"])

@@ -220,6 +220,7 @@ def _print(found: Any, options: MiOptions, data: dict[str, Any]) -> None:
 
 
 def _list_columns(options: MiOptions) -> None:
+    from flatnce.mi.encoding import KINDS
     from flatnce.mi.tables import describe_columns
 
     header = not options.no_header
@@ -232,6 +233,7 @@ def _list_columns(options: MiOptions) -> None:
         width = max(len(column["name"]) for column in columns)
         for column in columns:
             print(f"  {column['number']:>4}  {column['name']:<{width}}  {column['kind']}")
+    say(f"To read a column as another kind, add --kind COLUMN=KIND, one of {', '.join(KINDS)}.")
 
 
 def _training_progress(now: Any) -> str:

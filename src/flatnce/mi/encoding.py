@@ -19,39 +19,34 @@ KINDS = ("number", "category", "ordinal", "circular", "date")
 """What a column may be said to hold; ``circular:24`` also says after how many it repeats."""
 
 MISSING = ["", *"NA N/A n/a na NaN nan null NULL None none ? - .".split()]
-NUMERIC = ("number", "boolean", "durations")
-ENCODED = (*NUMERIC, "words", "dates")
+NUMERIC = ("number", "duration")
+ENCODED = (*NUMERIC, "category", "date")
 BOOLEANS = {"true": 1.0, "false": 0.0}
 DATE = r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}|\d{1,2}:\d{2}|\d{1,2}[ -][A-Za-z]{3,9}[ -]\d{2,4}"
 MOST_WORDS = 50  # of a one-hot encoding
 
 
 def kind_of(column: pd.Series) -> str:
-    """Return what a column holds; one of the words that ``--list-columns`` shows."""
+    """Return what a column holds: a kind that ``--kind`` takes, or why it cannot be read."""
     types = pd.api.types
     if column.isna().all():
         return "empty"
-    if types.is_bool_dtype(column.dtype):
-        return "boolean"
     if types.is_numeric_dtype(column.dtype):
         return "number"
     if types.is_datetime64_any_dtype(column.dtype):
-        return "dates"
+        return "date"
     if types.is_timedelta64_dtype(column.dtype):
-        return "durations"
+        return "duration"
     if column.map(lambda cell: isinstance(cell, list | tuple | dict | np.ndarray)).any():
         return "lists"
     cells = present(column)
     texts = cells.astype(str)
-    is_number = ~np.isnan(_numbers(cells))
-    if texts.str.lower().isin(list(BOOLEANS)).all():
-        return "boolean" if len(cells) else "empty"
-    if is_number.all():
-        return "number"
+    if not np.isnan(_numbers(cells)).any():  # true and false are 1 and 0
+        return "number" if len(cells) else "empty"
     if texts.str.contains(DATE).mean() >= 0.9 and _dates(texts)[0].notna().mean() >= 0.9:
-        return "dates"
+        return "date"
     # Among numbers, or with units or separators between thousands.
-    return "numbers and text" if texts.str.match(r"[-+]?[.,]?\d").mean() > 0.5 else "words"
+    return "numbers and text" if texts.str.match(r"[-+]?[.,]?\d").mean() > 0.5 else "category"
 
 
 def unfit(column: pd.Series, kind: str | None = None, series: bool = False) -> str:
@@ -59,15 +54,15 @@ def unfit(column: pd.Series, kind: str | None = None, series: bool = False) -> s
     from flatnce.mi.cleaning import FEWEST_ROWS  # loads torch
 
     found = kind_of(column)
-    cells = present(column) if found == "words" else column.dropna()
+    cells = present(column) if found == "category" else column.dropna()
     values = cells.nunique()
     if len(cells) < FEWEST_ROWS or values < 2:
         return "one value" if values == 1 else f"{len(cells)} values"
-    if series and found != "words" and values > 2:  # no block is as long as time's own memory
-        moments = _dates(cells)[0] if found == "dates" else cells
+    if series and found != "category" and values > 2:  # no block is as long as time's own memory
+        moments = _dates(cells)[0] if found == "date" else cells
         if moments.is_monotonic_increasing or moments.is_monotonic_decreasing:
             return "in the order of the rows"
-    many = found == "words" and values > MOST_WORDS and kind is None
+    many = found == "category" and values > MOST_WORDS and kind is None
     return f"{values:,} different words" if many else ""
 
 
@@ -126,19 +121,19 @@ def _encode_column(column: pd.Series, name: str, kind: str | None) -> tuple[pd.D
     The column's index holds the row numbers of the file; messages name them.
     """
     found = kind_of(column)
-    usual = {"words": "category", "dates": "date"}.get(found, "number")
+    usual = found if found in KINDS else "number"
     chosen, _, period = (kind or usual).partition(":")
     if found == "lists":
         raise ValueError(f"column {name!r} holds lists; save their entries as columns")
     if chosen == "category" or (chosen == "ordinal" and found not in NUMERIC):
         return _from_words(column, name, chosen)
-    if found in ("dates", "durations"):
+    if found in ("date", "duration"):
         times, unit = _from_times(column, name)
         if chosen == "circular" and period:  # the first moment is at angle 0
             table, circle = _from_angles(times[name].to_numpy(), name, period)
             return table, f"{unit}, {circle}"
         if chosen != usual:
-            typed = f"--kind {shlex.quote(name)}={chosen}: the column holds {found}"
+            typed = f"--kind {shlex.quote(name)}={chosen}: the column holds {found}s"
             raise ValueError(f"{typed}; leave --kind out for the {unit}, or give circular:PERIOD")
         return times, unit
     numeric = pd.api.types.is_numeric_dtype(column.dtype)
@@ -147,7 +142,7 @@ def _encode_column(column: pd.Series, name: str, kind: str | None) -> tuple[pd.D
     if len(strays) or chosen == "date":
         example = (strays if len(strays) else cells).iloc[:1]
         raise ValueError(
-            f"column {name!r} holds {found}: row {example.index[0] + 1:,} of the data holds "
+            f"column {name!r} ({found}): row {example.index[0] + 1:,} of the data holds "
             f"{str(example.iloc[0])!r}, which is not a {chosen} ({max(len(strays), 1):,} of "
             f"{len(cells):,} cells are not); write units into the column's name, numbers without "
             "separators between thousands, and leave missing cells empty; or read it as a "
@@ -163,7 +158,7 @@ def _described(values: NDArray[np.float64]) -> str:
     """Say what numbers look like: two values, whole numbers, or a point mass among others."""
     distinct, counts = np.unique(values[~np.isnan(values)], return_counts=True)
     if len(distinct) == 2:
-        return "two values"
+        return "number of two values"
     if (distinct == np.round(distinct)).all() and len(distinct):
         return "whole number of few values" if len(distinct) <= 12 else "whole number"
     common = np.sort(counts)[-2:]
