@@ -68,7 +68,7 @@ def trained(critic, objective, x, y, steps, batch=128, watch=None, every=25):
     for step in range(1, steps + 1):
         rows = torch.randperm(len(x))[:batch]
         if objective == "flo":
-            loss = mi.BOUNDS["flo"].loss(*critic.scores_and_dual(x[rows], y[rows]))
+            loss = mi.BOUNDS["flo"].loss(critic(x[rows], y[rows]), critic.dual(x[rows], y[rows]))
         else:
             loss = mi.BOUNDS[objective].loss(critic(x[rows], y[rows]))
         optimizer.zero_grad()
@@ -89,7 +89,7 @@ def stopped(critic, objective, train, validation, steps):
 
     def look(critic):
         if objective == "flo":
-            value = float(FLO(*critic.scores_and_dual(x, y)))
+            value = float(FLO(critic(x, y), critic.dual(x, y)))
         else:
             scores = critic(x, y)
             value = float(INFONCE(best_scale(scores, 1.0, limits=(1e-4, 1e4)) * scores))
@@ -207,7 +207,7 @@ def mean_of_u(seed):
         critic = mi.critic_for("dot", (width, width), dual="free")
         stopped(critic, "flo", train, validation, 500)
         with torch.no_grad():
-            scores, dual = critic.scores_and_dual(*test)
+            scores, dual = critic(*test), critic.dual(*test)
         found[f"{id}: minus the mean of u"] = -dual.mean()
         found[f"{id}: FLO"] = FLO(scores.double(), dual.double())
     return found

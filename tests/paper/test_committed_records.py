@@ -51,7 +51,6 @@ def test_no_committed_record_is_left_over(committed):
 
 @pytest.mark.parametrize("folder", ["reproduce", "image_study"])
 def test_committed_records_have_settings_that_there_are(folder):
-    """A setting that is renamed goes to ``RENAMED``, or committed records are lost."""
     for record in read_records(FOLDER.parents[1] / folder / "records").values():
         if "findings" not in record:
             TrainConfig.from_plain({"all": settings_of(record)})
