@@ -53,8 +53,9 @@ def test_survivors_are_named_and_equivalent_mutants_are_not_counted(tmp_path, ru
     run_python(MAIN, str(ROOT / "benchmarks" / "trust"), str(root), *given)
     record = json.loads(out.read_text())
     # No test gives a negative number; what the message says is not changed.
-    (survivor,) = record["survivors"].values()
-    assert survivor.startswith("numbers.py:7: left out: raise ValueError")
+    (survivor,) = record["survivors"]
+    assert survivor["change"].startswith("left out: raise ValueError")
+    assert (survivor["module"], survivor["line"]) == ("numbers.py", 7)
     assert record["by_module"] == {"numbers.py": {"killed": 5, "survived": 1, "equivalent": 1}}
     assert (record["share_killed"], record["commit"]) == (0.8333, "abc")
     left_out = ["tests/test_numbers.py::test_that_needs_another_machine"]

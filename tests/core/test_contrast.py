@@ -98,6 +98,17 @@ def test_values_and_gradients_are_those_of_the_slow_definition(name, kernel, pow
     torch.testing.assert_close(gradients, expected, **EXACT)
 
 
+@every_kernel
+@pytest.mark.parametrize(
+    ("power", "limit"),
+    [(1e30, math.inf), (-1e300, -math.inf), (1e16, math.inf), (1e-9, 0.0), (-1e-300, 0.0)],
+)
+def test_a_power_beyond_rounding_is_its_limit(power, limit, kernel):
+    pairs = F.two_view(layouts.random(5, 3).float(), layouts.random(5, 3, seed=1).float())
+    found, wanted = (F.contrast_of(pairs, 0.1, power=one, kernel=kernel) for one in (power, limit))
+    torch.testing.assert_close(found.by_row(), wanted.by_row(), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize(
     ("n", "m"), [(1, 1), (1, 11), (3, 5), (6, 10), (7, 11), (4, 4), (8, 6), (20, 23)]
 )

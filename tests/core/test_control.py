@@ -11,8 +11,9 @@ import layouts
 import reference
 from flatnce import EssController, FlatNCE, KeyQueue, LearnedTemperature
 from flatnce import functional as F
+from flatnce.core import distributed
 from flatnce.core.control import Cosine, Linear, Schedule
-from flatnce.core.objectives.temperature import TemperatureSource
+from flatnce.core.objectives.temperature import TemperatureSource, _moments
 from forked import run_forked
 from layouts import random
 from saved import saved_and_loaded
@@ -58,11 +59,11 @@ POSITIVE = 0.8
 NEGATIVES = [[0.9, 0.1, -0.3, 0.4, -0.9, 0.2, 0.5], [-0.4, 0.6, 0.7, -0.1], [0.3]]
 
 
-def contrast_at(beta: float) -> F.Contrast:
+def contrast_at(beta: float, rows: list[list[float]] = NEGATIVES) -> F.Contrast:
     """The contrast of the rows above, whose scores come without beta, padded by masks."""
-    padded = [[POSITIVE, *row] + [-math.inf] * (7 - len(row)) for row in NEGATIVES]
+    padded = [[POSITIVE, *row] + [-math.inf] * (7 - len(row)) for row in rows]
     logits = beta * torch.tensor(padded, dtype=torch.float64)
-    return F.contrast_from_logits(logits, torch.zeros(3, dtype=torch.long))
+    return F.contrast_from_logits(logits, torch.zeros(len(rows), dtype=torch.long))
 
 
 @pytest.mark.parametrize("target", [0.2, 0.5, 0.9])
@@ -107,6 +108,38 @@ def test_a_batch_with_bad_values_leaves_the_temperature_on_a_device_where_it_is(
     z1, z2 = views()
     loss_fn(z1 * torch.nan, z2)
     assert float(loss_fn.temperature) == 0.5
+
+
+def test_the_moments_of_several_processes_have_one_unit(monkeypatch):
+    """Those of two processes with other scores and rows, and of one without negatives."""
+    given = [(1.0, NEGATIVES), (3.0, NEGATIVES[:2])]
+    batches = [contrast_at(beta, rows) for beta, rows in given]
+    batches.append(torch.zeros((), dtype=torch.float64))
+    own: list[Tensor] = []
+    monkeypatch.setattr(distributed, "is_active", lambda: True)
+    monkeypatch.setattr(distributed, "gather", lambda rows: own.append(rows) or rows)
+    for batch in batches:
+        _moments(batch)
+    monkeypatch.setattr(distributed, "gather", lambda rows: torch.cat(own))
+    moments, levels, shares = [], [], []
+    for beta, rows in given:
+        scores = [[beta * s for s in row] for row in rows]
+        several = [row for row in scores if len(row) > 1]
+        moments.append(reference.ess_moments(scores))
+        means = [float(reference.log_sum_exp(row)) - math.log(len(row)) for row in several]
+        levels.append(reference.mean(means))
+        shares.append(len(several) / len(rows))
+    common = sum(s * level for s, level in zip(shares, levels, strict=True)) / sum(shares)
+    units = [math.exp(2 * (level - common)) for level in levels]
+    expected = [
+        sum(unit * each[k] for unit, each in zip(units, moments, strict=True)) / 3 for k in (0, 1)
+    ]
+    for batch in batches:
+        first, second, reachable = _moments(batch)
+        assert [float(first), float(second)] == pytest.approx(expected, rel=1e-9)
+        assert bool(reachable)
+    own[:] = own[2:] * 3
+    assert [float(each) for each in _moments(batches[2])[:2]] == [0, 0]
 
 
 # --- The controller inside an objective ----------------------------------------------------------
@@ -242,6 +275,14 @@ def test_the_solve_refuses_what_no_temperature_reaches():
         F.temperature_for_ess(F.two_view(*views(9)), 1 / 16, estimator="paper")
     with pytest.raises(ValueError, match=r"ess_target .*no anchor has two negatives"):
         F.temperature_for_ess(F.two_tower(*views(2)), 0.3)
+    with pytest.raises(ValueError, match=r"ess_target \(value 0\.9\)"):  # one negative has all
+        F.temperature_for_ess(F.two_tower(*views(2)), 0.9, estimator="paper")
+
+
+def test_equal_weights_take_the_largest_temperature_that_is_searched():
+    for estimator in ESTIMATORS:
+        found = F.temperature_for_ess(F.two_view(*views()), 1.0, estimator=estimator)
+        assert float(found) == pytest.approx(1e3, rel=1e-9)
 
 
 # --- A temperature that is learned ---------------------------------------------------------------

@@ -11,7 +11,15 @@ from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import flatnce
-from flatnce import DCL, FlatNCE, FlatNCEPlus, InfoNCE, KeyQueue, LearnedTemperature
+from flatnce import (
+    DCL,
+    EssController,
+    FlatNCE,
+    FlatNCEPlus,
+    InfoNCE,
+    KeyQueue,
+    LearnedTemperature,
+)
 from layouts import random
 
 every_layout = pytest.mark.parametrize("layout", ["two_view", "two_tower"])
@@ -37,6 +45,34 @@ def test_values_and_derivatives_are_those_of_the_definition(
         fields = {name: getattr(last.contrast, name) for name in ("negative2", "count", "hardest")}
         values = [loss, last.loss, last.embeddings, last.ess, last.gain, *fields.values()]
         outcomes.append([*values, *closed, *first, *second])
+    torch.testing.assert_close(*outcomes, rtol=1e-9, atol=1e-9)
+
+
+@every_form
+@pytest.mark.parametrize("layout", ["two_view", "two_tower", "queue", "queue and batch"])
+@pytest.mark.parametrize("kind", ["tensor", "learned", "controlled"])
+def test_an_inverse_temperature_on_the_device_gives_the_numbers_of_the_definition(
+    objective, layout, kind, deferred
+):
+    outcomes = []
+    for kernel in ("auto", "dense"):
+        rows = [random(7, 4, seed=seed).requires_grad_() for seed in (1, 2)]
+        temperature = {
+            "tensor": torch.tensor(0.2, dtype=torch.float64),
+            "learned": LearnedTemperature(0.2).double(),
+            "controlled": EssController(0.3, temperature_at_start=0.2, rate=0.1),
+        }[kind]
+        options = {"layout": layout}
+        if layout.startswith("queue"):
+            options = {"queue": KeyQueue(9, 4).double(), "in_batch": layout != "queue"}
+            options["queue"].enqueue(random(5, 4, seed=3))
+        loss_fn = objective(temperature, kernel=kernel, **options).double()
+        loss = loss_fn(*rows)
+        if kind == "tensor" or not layout.startswith("queue"):
+            assert (loss_fn.last.rows is None) == bool(outcomes)
+        learned = [*loss_fn.parameters()]
+        found = torch.autograd.grad(loss, [*rows, *learned])
+        outcomes.append([loss, loss_fn.last.ess, loss_fn.temperature, *found])
     torch.testing.assert_close(*outcomes, rtol=1e-9, atol=1e-9)
 
 

@@ -19,7 +19,7 @@ from flatnce.core.diagnostics import verdict_on
 from flatnce.core.diagnostics.registry import DIAGNOSTICS, FUNCTIONS
 from flatnce.core.objectives import losses, registry
 from flatnce.core.objectives.base import LAYOUTS, Objective
-from flatnce.core.objectives.registry import OBJECTIVES, Setting
+from flatnce.core.objectives.registry import OBJECTIVES, Setting, gradient_lives
 from flatnce.pretrain.page.run import CHARTS
 from flatnce.pretrain.training.config import LossConfig
 from flatnce.pretrain.training.learner import build_objective
@@ -142,6 +142,14 @@ def test_the_gradient_of_a_positive_that_wins_lives_as_the_entry_says(entry):
     (gradient,) = torch.autograd.grad(loss_fn(leaf, z), leaf)
     lives = bool(gradient.norm() > 1e-3)
     assert lives is entry.gradient_lives, f"gradient_lives of {entry.name} in {REGISTRY}"
+
+
+def test_every_name_of_an_objective_says_whether_its_gradient_lives():
+    for entry in OBJECTIVES.values():
+        for name in (entry.name, entry.class_name.upper(), *entry.other_names):
+            assert gradient_lives(name) is entry.gradient_lives
+    assert gradient_lives("MyOwnLoss") is False
+    assert {gradient_lives("FlatNCE"), gradient_lives("InfoNCE")} == {True, False}
 
 
 # --- Diagnostics ---------------------------------------------------------------------------------
