@@ -491,6 +491,25 @@ def test_cross_entropy_asserts_where_it_cannot_raise(deferred, logits, target):
         F.cross_entropy(logits, torch.tensor(target), torch.ones(logits.shape[1]))
 
 
+def test_nothing_is_read_on_the_host_while_compiling_or_in_a_transform(monkeypatch):
+    z, seen = rows(), []
+    torch.func.vmap(
+        lambda row: seen.append((faults.is_transformed(row), faults.can_raise_now(row))) or row
+    )(z)
+    assert seen == [(True, False)]
+    assert (faults.is_transformed(z), faults.can_raise_now(z), faults.must_not_read(z)) == (
+        False,
+        True,
+        False,
+    )
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert (faults.is_transformed(z), faults.can_raise_now(z), faults.must_not_read(z)) == (
+        True,
+        False,
+        True,
+    )
+
+
 def test_one_bad_batch_among_good_ones_is_remembered_until_the_monitor_is_read(deferred):
     loss_fn, monitor = FlatNCE(), Monitor()
     refuses(lambda: loss_fn(rows(), rows(5)), "z2 has shape (5, 3)")  # shapes at once even so

@@ -76,6 +76,20 @@ def test_an_inverse_temperature_on_the_device_gives_the_numbers_of_the_definitio
     torch.testing.assert_close(*outcomes, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("rows", [torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("given", [torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("place", ["here", "deferred"])
+def test_a_temperature_of_another_precision_takes_that_of_the_scores(rows, given, place, request):
+    if place == "deferred":
+        request.getfixturevalue(place)
+    temperature = torch.tensor(0.25, dtype=given)
+    batch = [random(7, 4, seed=seed).to(rows) for seed in (1, 2)]
+    kinds = [FlatNCE(temperature, kernel=kernel) for kernel in ("auto", "dense")]
+    found = [(loss_fn(*batch), loss_fn.last.contrast.beta) for loss_fn in kinds]
+    assert found[0][1].dtype == torch.promote_types(rows, torch.float32)
+    torch.testing.assert_close(*found)
+
+
 @pytest.mark.parametrize("in_batch", [True, False])
 @pytest.mark.parametrize("filled", [5, 9])
 @every_form

@@ -448,13 +448,22 @@ def test_cross_entropy_has_the_value_of_torchs(shape, reduction, weighted, ignor
 
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_cross_entropy_has_the_gradient_of_flatnce(weighted, reduction):
+@pytest.mark.parametrize("place", ["here", "deferred"])
+def test_cross_entropy_has_the_gradient_of_flatnce(weighted, reduction, place, request):
+    if place == "deferred":
+        request.getfixturevalue(place)
     logits, target = logits_and_target((3, 5, 4))
     target[1, 2] = -100
     weight = torch.tensor([0.5, 2.0, 1.0, 3.0, 0.25], dtype=torch.float64)
     leaf = logits.clone().requires_grad_()
     chosen = weight if weighted else None
-    F.cross_entropy(leaf, target, chosen, reduction=reduction).backward()
+    loss = F.cross_entropy(leaf, target, chosen, reduction=reduction)
+    # Where no class has a weight, the closed form is used and not the definition.
+    assert ("FlatCrossEntropy" in loss.grad_fn.name()) is not weighted
+    torch.testing.assert_close(
+        loss, torch_cross_entropy(logits, target, chosen, reduction=reduction)
+    )
+    loss.backward()
     exact, total, scales = logits.clone().requires_grad_(), 0.0, 0.0
     for i, j in [(i, j) for i in range(3) for j in range(4) if target[i, j] != -100]:
         place, row = int(target[i, j]), exact[i, :, j]
