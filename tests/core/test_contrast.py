@@ -260,6 +260,60 @@ def test_the_kernel_is_the_one_asked_for_or_dense_up_to_the_limit(name, n, m, ex
         assert chosen is expected.row_statistics
 
 
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, "fused"),  # n m just above the limit
+        ({"n": 2048}, "dense"),  # dense float32 is exact
+        ({"n": 2, "m": 2, "operands": torch.float16}, "fused"),
+        ({"width": 2048}, "fused"),
+        ({"width": 2049}, "chunked"),
+        ({"dtype": torch.float64}, "chunked"),
+        ({"generation": 7}, "chunked"),
+        ({"generation": 9}, "fused"),
+        ({"extras": ("extremes",)}, "chunked"),
+        ({"extras": ("mean", "expected")}, "fused"),
+        ({"name": "dense"}, "dense"),
+        ({"name": "chunked"}, "chunked"),
+        ({"name": "fused", "n": 2, "m": 2, "generation": 7}, "fused"),
+        ({"name": "fused", "extras": ("extremes",)}, "chunked"),
+    ],
+    ids=str,
+)
+def test_on_a_card_the_fused_kernel_is_chosen_where_it_is_better(changed, expected, on_card):
+    given = {"name": "auto", "n": 2049, "m": 2048, "width": 8, "dtype": torch.float32}
+    given |= {"operands": torch.float32, "extras": (), "generation": 8} | changed
+    like = on_card(torch.zeros(2, given["width"], dtype=given["dtype"]), given["generation"])
+    options = {name: given[name] for name in ("operands", "extras")}
+    chosen = choose_kernel(given["name"], given["n"], given["m"], like, **options)
+    if expected == "fused":
+        assert chosen.func is KERNELS["fused"]
+        assert chosen.keywords == {"operands": given["operands"]}
+    else:
+        assert chosen is KERNELS[expected]
+
+
+def test_the_fused_kernel_is_not_chosen_in_a_transform_or_without_triton(on_card, monkeypatch):
+    like, given = on_card(torch.zeros(2, 8)), (2049, 2048)
+    monkeypatch.setattr(kernels, "is_transformed", lambda tensor: True)
+    assert choose_kernel("auto", *given, like) is KERNELS["chunked"]
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)  # which is no vmap
+    assert choose_kernel("auto", *given, like).func is KERNELS["fused"]
+    monkeypatch.setattr(kernels, "TRITON_IS_THERE", False)
+    assert choose_kernel("auto", *given, like) is KERNELS["chunked"]
+    with pytest.raises(ValueError, match="kernel='fused' needs Triton"):
+        choose_kernel("fused", *given, like)
+
+
+@pytest.mark.parametrize(("interpreted", "dtype"), [("0", "float32"), ("1", "float64")])
+def test_the_fused_kernel_is_refused_where_it_cannot_run(interpreted, dtype, monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", interpreted)
+    monkeypatch.setattr(kernels, "TRITON_IS_THERE", True)
+    message = "computes in float32" if dtype == "float64" else "needs Triton and a CUDA device"
+    with pytest.raises(ValueError, match=message):
+        choose_kernel("fused", 2, 2, torch.zeros(2, 2, dtype=getattr(torch, dtype)))
+
+
 # --- Importance weights --------------------------------------------------------------------------
 
 

@@ -20,6 +20,7 @@ from flatnce import (
     KeyQueue,
     LearnedTemperature,
 )
+from flatnce.core.direct import direct_size
 from layouts import random
 
 every_layout = pytest.mark.parametrize("layout", ["two_view", "two_tower"])
@@ -236,3 +237,55 @@ def test_forward_mode_gives_the_derivative_that_the_gradient_gives(objective, la
     leaf = z1.requires_grad_()
     (gradient,) = torch.autograd.grad(loss_fn(leaf, z2), leaf)
     torch.testing.assert_close(found, (gradient * direction).sum())
+
+
+# --- Which batches -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("layout", "largest"),
+    [("views", 2048), ("towers", 4096), ("in_batch", 4096)],
+)
+def test_a_batch_is_taken_up_to_64_mebibytes_of_scores_and_256_on_a_card(layout, largest, on_card):
+    for b, place, taken in [
+        (1, torch.clone, 0),
+        (2, torch.clone, 2),
+        (largest, torch.clone, largest),
+        (largest + 1, torch.clone, 0),
+        (2 * largest, on_card, 2 * largest),
+        (2 * largest + 1, on_card, 0),
+    ]:
+        rows = place(torch.zeros(b, 1))
+        assert direct_size(rows, rows, layout, captured=False) == taken
+
+
+def test_a_captured_step_keeps_the_fused_kernel_where_that_is_better(on_card, monkeypatch):
+    for b, dtype, taken in [
+        (1024, torch.float32, 1024),
+        (1025, torch.float32, 0),
+        (4, torch.float16, 0),
+        (4, torch.bfloat16, 0),
+        (4, torch.float64, 4),
+    ]:
+        rows = on_card(torch.zeros(b, 1, dtype=dtype))
+        assert direct_size(rows, rows, "views", captured=True) == taken
+    large = on_card(torch.zeros(1025, 1))
+    assert direct_size(large, large, "views", captured=False) == 1025
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert direct_size(large, large, "views", captured=False) == 0
+
+
+def test_other_tensors_than_plain_ones_take_the_general_path():
+    class Marked(torch.Tensor):
+        pass
+
+    plain = torch.ones(4, 2)
+    for pair in ((plain.as_subclass(Marked), plain), (plain, plain.as_subclass(Marked))):
+        assert direct_size(*pair, "views", captured=False) == 0
+    assert direct_size(plain, torch.nn.Parameter(plain), "views", captured=False) == 4
+    assert direct_size(plain, plain.double(), "queue", captured=False) == 0
+    sizes = []
+    torch.func.vmap(lambda z: sizes.append(direct_size(z, plain, "views", captured=False)) or z)(
+        torch.ones(3, 4, 2)
+    )
+    assert sizes == [0]
