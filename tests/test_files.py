@@ -7,11 +7,11 @@ from threading import Timer
 
 import pytest
 
-from flatnce import files
+from flatnce import environment
+from flatnce.environment import memory_of_machine
 from flatnce.files import (
     is_locked,
     lock,
-    memory_of_machine,
     naming_file,
     put_back,
     put_in_place,
@@ -47,8 +47,9 @@ def test_a_write_that_fails_leaves_the_file_and_nothing_else(tmp_path):
 
 
 def test_the_memory_is_that_of_the_machine_or_of_its_container(tmp_path, monkeypatch):
-    newer, older = tmp_path / "memory.max", tmp_path / "memory.limit_in_bytes"
-    monkeypatch.setattr(files, "CONTAINER_LIMITS", (str(newer), str(older)))
+    newer, older = tmp_path / "memory.max", tmp_path / "memory" / "memory.limit_in_bytes"
+    older.parent.mkdir()
+    monkeypatch.setattr(environment, "CONTAINER", str(tmp_path))
     machine = memory_of_machine()  # neither file is there
     assert machine == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for path in (newer, older):

@@ -7,12 +7,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, is_dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-__all__ = ["available_memory", "environment", "installed_version", "plain"]
+__all__ = ["available_memory", "environment", "installed_version", "memory_of_machine", "plain"]
 
 
 def environment(seeds: Iterable[int] = (), device: str | None = None) -> dict[str, Any]:
@@ -115,7 +116,8 @@ def _command(argv: Sequence[str]) -> list[str]:
     return [*start, *argv[1:]]
 
 
-_CONTAINER_FILES = (
+CONTAINER = "/sys/fs/cgroup"
+_CONTAINER_FILES = (  # its limit and its use, in bytes, by version 2 and 1 of control groups
     ("memory.max", "memory.current"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
 )
@@ -133,8 +135,19 @@ def available_memory() -> int | None:
     known = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvail")]
     for files in _CONTAINER_FILES:
         try:
-            limit, used = (int(Path("/sys/fs/cgroup", file).read_text()) for file in files)
+            limit, used = (int(Path(CONTAINER, file).read_text()) for file in files)
         except (OSError, ValueError):  # there is no such file, or it says "max"
             continue
         known.append(limit - used)
     return max(1, min(known)) if known else None
+
+
+def memory_of_machine() -> float:
+    """The bytes of memory of this machine, or of its container; infinite if neither is known."""
+    limits = [math.inf]
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        limits.append(float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")))
+    for limit, _ in _CONTAINER_FILES:
+        with suppress(OSError, ValueError):  # there is no such file, or it says "max"
+            limits.append(float(Path(CONTAINER, limit).read_text()))
+    return min(limits)

@@ -20,7 +20,8 @@ from flatnce.core.diagnostics.verdict import verdicts_on
 from flatnce.core.pairs import Pairs, two_tower, two_view
 from flatnce.diagnose.findings import Diagnosis, Finding, finding, in_order, not_known
 from flatnce.diagnose.rules import findings_on
-from flatnce.files import memory_of_machine, open_plain
+from flatnce.environment import memory_of_machine
+from flatnce.files import open_plain
 from flatnce.messages import check_choice
 
 LAYOUTS: dict[str, Any] = {"two_view": two_view, "two_tower": two_tower}

@@ -8,7 +8,7 @@ import pytest
 
 from flatnce.cli import main
 from flatnce.pretrain.commands.runs import show_runs
-from flatnce.pretrain.runs.listing import summary_of
+from flatnce.pretrain.runs.listing import known_values, summary_of
 from flatnce.pretrain.runs.log import add_evaluation
 from made_runs import EVALUATION, write_pairs, write_run
 
@@ -46,8 +46,19 @@ def test_conditions_that_no_run_meets_are_answered_by_the_values_there(runs, cap
         "no such run is in runs/ (objective=siglip); there, objective is flatnce, infonce\n"
     )
     said = " ".join(printed(capsys, "--where", "knn>96", "batch<9").split())
-    assert "knn is between 0.9 and 1 (0.96 means 96 %); batch is between 32 and 32" in said
+    assert "knn is between 0.9 and 1 (0.96 means 96 %); batch is 32" in said
     assert "start one" not in said
+
+
+def test_values_are_called_shares_only_where_they_are_and_few_are_listed():
+    def said(*values):
+        rows = [{"last": {"gain": one}, "settings": {}, "scores": {}} for one in values]
+        return known_values(rows, "gain>5")
+
+    assert said(0.1, 1 / 3) == "gain is between 0.1 and 0.333333"
+    assert said(1 / 3, None) == "gain is 0.333333" and said(True, False) == "gain is False, True"
+    assert said(*"ihgfedcba") == "gain is a, b, c, d, e, f, g, h and 1 more"
+    assert said([1], [2]) == "gain is [1], [2]" and said(None) == "gain is not known"
 
 
 def test_a_narrow_terminal_gets_fewer_columns_and_whole_names(runs, capsys, monkeypatch):

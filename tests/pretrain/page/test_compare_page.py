@@ -172,10 +172,16 @@ def test_numbers_that_depend_on_k_are_not_called_higher_where_k_differs(tmp_path
     assert (
         found["Loss, on InfoNCE's scale", "batch_size"]["reading"] == "not comparable: K differs"
     )
-    assert found["K-sample MI", "batch_size"]["reading"] == "not comparable: K differs"
+    apart = found["K-sample MI", "batch_size"]
+    assert apart["reading"] == "not comparable: K differs" and not apart["settled"]
     assert found["linear on digits, test set", "batch_size"]["reading"] == "higher"
     assert found["K-sample MI", "objective"]["reading"] in ("higher", "lower", "open")
     assert "not comparable: K differs" in page(runs)
+    # Pooled, the pairs have the same K; a run of another batch without a partner is in no pair.
+    paired_runs = [run for run in runs if not run.name.startswith("flatnce-64")]
+    pooled = differences_of(paired_runs, by=["objective"], pool=True)
+    assert {one["pairs"] for one in pooled} == {3}
+    assert "not comparable: K differs" not in {one["reading"] for one in pooled}
 
 
 def test_numbers_are_in_order_and_compared_with_the_smallest_or_with_what_is_asked(tmp_path):

@@ -185,7 +185,7 @@ class Comparison:
                 "within": one.place,
                 "means": one.means,
                 **asdict(one.paired),
-                "settled": one.paired.settled,
+                "settled": one.paired.settled and not one.other_k,
                 "reading": one.reading,
             }
             for one in self.contrasts
@@ -320,17 +320,17 @@ def _of_factor(
     others = tuple(name for name in names if name not in factor)
     # By measure and place, by level, by pair.
     table: dict[tuple[Measure, Values], dict[Values, dict[Hashable, float]]] = {}
-    sizes: dict[tuple[Values, Values], set[Any]] = {}  # numbers of negatives, by place and level
+    sizes: dict[tuple[Values, Hashable], Any] = {}  # the number of negatives, by level and pair
     for run in runs:
         settings = run.settings
         level, rest = (tuple(settings.get(one) for one in part) for part in (factor, others))
-        place = () if pool else rest
-        sizes.setdefault((place, level), set()).add(run.last("train").get("negatives"))
+        pair = settings.get("seed"), rest
+        sizes[level, pair] = run.last("train").get("negatives")
         for measure, value in _numbers_of(run).items():
             if "data" in factor and not measure.label.endswith("test set"):
                 continue
-            levels = table.setdefault((measure, place), {})
-            levels.setdefault(level, {})[settings.get("seed"), rest] = value
+            levels = table.setdefault((measure, () if pool else rest), {})
+            levels.setdefault(level, {})[pair] = value
     order = list(dict.fromkeys(measure for measure, _ in table))
     order.sort(key=lambda measure: not measure.label.endswith("test set"))
     for measure, place in sorted(table, key=lambda key: (order.index(key[0]), _size(key[1]))):
@@ -350,7 +350,7 @@ def _of_factor(
                 others if pool else (),
                 tuple(map(fmean, sides)),
                 paired(values, base),
-                measure.of_k and bool(shared) and sizes[place, level] != sizes[place, first],
+                measure.of_k and any(sizes[level, key] != sizes[first, key] for key in shared),
             )
 
 

@@ -23,8 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from flatnce import __version__
+from flatnce.environment import memory_of_machine
 from flatnce.extras import require_extra
-from flatnce.files import lock, memory_of_machine, open_plain, read_json
+from flatnce.files import lock, open_plain, read_json
 from flatnce.pretrain.runs.log import SHAPES
 
 FORMAT_VERSION = 1  # increased when an older reader would misread the new layout

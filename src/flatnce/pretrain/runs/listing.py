@@ -18,7 +18,7 @@ from typing import Any
 
 from flatnce.files import is_locked, open_plain
 from flatnce.messages import did_you_mean
-from flatnce.pretrain.runs.folder import lock_beside
+from flatnce.pretrain.runs.folder import MOST_NAMED, lock_beside
 from flatnce.pretrain.runs.log import (
     CONFIG,
     FAILURE,
@@ -138,12 +138,14 @@ def chosen(runs: Sequence[Summary], conditions: Sequence[str] = ()) -> list[Summ
 def known_values(runs: Sequence[Summary], condition: str) -> str:
     """The values of what a condition names, for the message that no run meets it."""
     name = re.split("[<>=!]", condition)[0]
-    values = sorted({one for one in _column("--where", name, runs) if one is not None}, key=str)
-    if not values or not all(isinstance(one, int | float) for one in values):
-        return f"{name} is {', '.join(map(str, values)) or 'not known'}"
-    low, high = min(values), max(values)
-    share = " (0.96 means 96 %)" if 0 <= low <= high <= 1 else ""
-    return f"{name} is between {low:.4g} and {high:.4g}{share}"
+    values = [one for one in _column("--where", name, runs) if one is not None]
+    texts = sorted({f"{one:g}" if type(one) is float else str(one) for one in values})
+    if len(texts) < 2 or not all(type(one) in (int, float) for one in values):
+        more = f" and {len(texts) - MOST_NAMED} more" if len(texts) > MOST_NAMED else ""
+        return f"{name} is {', '.join(texts[:MOST_NAMED]) or 'not known'}{more}"
+    shares = {"knn", *(score for run in runs for score in run["scores"])}
+    share = " (0.96 means 96 %)" if {name, key_of(name)} & shares and max(values) <= 1 else ""
+    return f"{name} is between {min(values):g} and {max(values):g}{share}"
 
 
 def ordered(runs: Sequence[Summary], by: str | None, reverse: bool = False) -> list[Summary]:

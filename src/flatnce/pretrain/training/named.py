@@ -160,11 +160,8 @@ def _next_calls(run: Run, name: str) -> str:
     if run.objects:
         given = ", ".join(f"{ARGUMENTS.get(one, one)}=..." for one in run.objects)
         called = repr(run_name(run.directory))
-        before, load = (
-            f"flatnce.pretrain.use_objects({called}, {given})",
-            f"flatnce.load({called})",
-        )
-        return f"{load}.embed(inputs)\n(in another program, first {before})"
+        before = f"flatnce.pretrain.use_objects({called}, {given})"
+        return f"flatnce.load({called}).embed(inputs)\n(in another program, first {before})"
     trust = " --trust-code" * any(is_own(value) for value in map(str, settings.values()))
     export = f"flatnce export {name} --to torch{trust}"
     # Ready views of a user's own cannot be fine-tuned.
