@@ -279,6 +279,15 @@ def test_the_solve_refuses_what_no_temperature_reaches():
         F.temperature_for_ess(F.two_tower(*views(2)), 0.9, estimator="paper")
 
 
+def test_two_negatives_are_enough_for_the_solve():
+    pairs, scores = F.two_tower(*views(3), directions="left"), []
+    for i, row in enumerate(pairs[0].anchors @ pairs[0].keys.T):
+        scores.append([float(s) for j, s in enumerate(row) if j != i])
+    beta = 1 / float(F.temperature_for_ess(pairs, 0.5))
+    found = reference.population_ess([[beta * s for s in row] for row in scores])
+    assert found == pytest.approx(0.5, rel=1e-9)
+
+
 def test_equal_weights_take_the_largest_temperature_that_is_searched():
     for estimator in ESTIMATORS:
         found = F.temperature_for_ess(F.two_view(*views()), 1.0, estimator=estimator)
@@ -286,6 +295,12 @@ def test_equal_weights_take_the_largest_temperature_that_is_searched():
 
 
 # --- A temperature that is learned ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("start", [0.05, 0.2, 5.0])
+def test_a_learned_temperature_may_start_at_a_bound(start):
+    source = LearnedTemperature(start, lowest=min(start, 0.2), highest=max(start, 0.2))
+    assert float(source().detach()) == pytest.approx(start, rel=FLOAT32)
 
 
 @pytest.mark.parametrize(("log_beta", "bound"), [(50.0, 0.01), (-50.0, 10.0)])

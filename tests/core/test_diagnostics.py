@@ -589,3 +589,9 @@ def test_printing_the_last_batch_never_reads_a_device():
     )
     exported = replace(elsewhere, loss=FakeTensorMode().from_tensor(torch.ones(())))
     assert repr(exported).endswith("on cpu, numbers not read)")
+
+
+def test_a_row_at_the_threshold_is_not_saturated():
+    contrast = F.contrast_from_logits(torch.zeros(1, 2), torch.tensor([0]))  # a gain of a half
+    assert float(F.saturated_share(contrast, 0.5)) == 0
+    assert float(F.saturated_share(contrast, 0.51)) == 1

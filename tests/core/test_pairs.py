@@ -6,6 +6,7 @@ from torch import Tensor
 
 import layouts
 from flatnce import functional as F
+from flatnce.core import distributed
 from flatnce.core.pairs import KeyQueue
 
 TEMPERATURE = 0.4
@@ -28,6 +29,64 @@ def test_equal_ids_are_never_negatives_whatever_the_number(number):
     ids = torch.tensor([number, number, 12345])
     pairs = F.two_view(unit(3, 4), unit(3, 4, seed=1), ids=ids)
     assert sets_of(pairs) == [[2, 5], [2, 5], [0, 1, 3, 4]] * 2
+
+
+# --- Several processes ---------------------------------------------------------------------------
+
+SAMPLES, PROCESSES = 6, 2
+
+
+def pairs_of(layout: str, rank: int | None) -> F.Pairs | tuple[F.Pairs, ...]:
+    """The pairs of one of two processes that gather, or of one that has all samples."""
+    b = SAMPLES // PROCESSES
+    share = slice(None) if rank is None else slice(rank * b, (rank + 1) * b)
+    z = [unit(SAMPLES, 4, seed=seed)[share] for seed in (1, 2, 3)]
+    shared = unit(4, 4, seed=4)
+    options = {"gather": rank is not None}
+    options["negatives"] = shared if rank is None else shared.chunk(PROCESSES)[rank]
+    if "masked" in layout:
+        options["false_negatives"] = (layouts.random(SAMPLES, SAMPLES, seed=5) > 0.7)[share]
+    if "own" in layout:
+        options["negatives"] = unit(SAMPLES, 2, 4, seed=6)[share]
+    if "labels" in layout:
+        return F.labelled(z[0], (torch.arange(SAMPLES) % 3)[share], **options)
+    if "ids" in layout:
+        options["ids"] = torch.tensor([7, 8, 9, 7, 11, 8])[share]
+    if "queue" in layout:
+        queue = KeyQueue(5, 4).double()
+        queue.enqueue(unit(3, 4, seed=9), torch.tensor([8, 20, 21]))
+        return F.with_queue(z[0], z[1], queue, in_batch=True, **options)
+    if "three views" in layout:
+        return F.multi_view(z, form="out", **options)
+    build = {"two views": F.two_view, "towers": F.two_tower, "same view": F.own_view}
+    return build[layout.partition(":")[0]](z[0], z[1], **options)
+
+
+@pytest.mark.parametrize("options", ["plain", "masked", "ids", "own", "ids masked"])
+@pytest.mark.parametrize(
+    "name", ["two views", "three views", "towers", "same view", "labels", "queue"]
+)
+def test_the_rows_of_each_process_are_those_of_the_whole_batch(name, options, monkeypatch):
+    """What is gathered is noted in a first round, and given to all processes in a second one."""
+    layout, noted = f"{name}: {options}", ([], [])
+    whole = F.contrast_of(pairs_of(layout, None), TEMPERATURE).by_row()
+    monkeypatch.setattr(distributed, "world_size", lambda: PROCESSES)
+    for rank in range(PROCESSES):
+        monkeypatch.setattr(distributed, "rank", lambda rank=rank: rank)
+        note = noted[rank].append
+        monkeypatch.setattr(
+            distributed, "gather", lambda z, note=note: note(z) or torch.cat([z, z])
+        )
+        pairs_of(layout, rank)
+    for rank in range(PROCESSES):
+        monkeypatch.setattr(distributed, "rank", lambda rank=rank: rank)
+        together = map(torch.cat, zip(*noted, strict=True))
+        monkeypatch.setattr(distributed, "gather", lambda z, together=together: next(together))
+        found = F.contrast_of(pairs_of(layout, rank), TEMPERATURE).by_row()
+        assert list(found) == list(whole)
+        for field, values in whole.items():  # rows of a view or a direction are together
+            expected = values.reshape(-1, PROCESSES, SAMPLES // PROCESSES)[:, rank].reshape(-1)
+            torch.testing.assert_close(found[field], expected, msg=f"{field} of process {rank}")
 
 
 # --- The queue -----------------------------------------------------------------------------------
