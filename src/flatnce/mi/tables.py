@@ -3,7 +3,6 @@
 import codecs
 import csv
 import gzip
-import math
 import re
 import shlex
 import zlib
@@ -417,18 +416,18 @@ def _open_arrays(path: Path) -> _File:
 
     Columns are named by their numbers, in an archive of several arrays by array and number.
     """
-    needed, free = 0, available_memory() or math.inf
+    needed, free = 0, available_memory()
     try:
         if path.suffix.lower() == ".npy":
             tables = {"": np.load(path, mmap_mode="r", allow_pickle=False)}
         else:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
                 needed = sum(member.file_size for member in archive.zip.infolist())
-                tables = {} if needed > free else dict(archive)
+                tables = {} if free is not None and needed > free else dict(archive)
     except Exception as error:  # damaged or encrypted files can raise anything
         problem = f"{path} is cut short or not a file of numpy arrays ({error})"
         raise ValueError(f"{problem}; write numbers with numpy.save or numpy.savez") from error
-    _check_memory([path], needed, "save fewer rows or columns, or each array as .npy")
+    _check_memory([path], needed, free, "save fewer rows or columns, or each array as .npy")
     if not tables:
         raise ValueError(f"{path} holds no arrays; write numbers with numpy.savez")
     names: list[str] = []
@@ -586,8 +585,7 @@ def _names(first: list[str], path: Path) -> list[str]:
     return [cell or f"Unnamed: {place}" for place, cell in enumerate(cells)]
 
 
-def _check_memory(paths: Sequence[Path], needed: int, remedy: str) -> None:
-    free = available_memory()
+def _check_memory(paths: Sequence[Path], needed: int, free: int | None, remedy: str) -> None:
     if free is not None and needed > free:
         sizes = f"{format_bytes(needed)} of memory and {format_bytes(free)} are free"
         raise ValueError(f"{' and '.join(map(str, paths))} would take about {sizes}; {remedy}")
@@ -606,7 +604,7 @@ def _load(
         cells = [8 if file.kinds[i] in (*NUMERIC, "empty") else 72 for i in columns]
         needed += 5 * count * sum(cells)  # up to 5 copies at the peak
     remedy = "choose fewer columns (--x, --y), or take a random subset of the rows (--rows 100000)"
-    _check_memory([file.path for file in files], needed, remedy)
+    _check_memory([file.path for file in files], needed, available_memory(), remedy)
     read = [file.read(columns, rows, seed) for file, columns in pairs]
     totals = [total for _, total in read]
     if len(set(totals)) > 1:
