@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from flatnce.cli import main
+from flatnce.pretrain import TrainConfig, train
 from flatnce.pretrain.runs.folder import run_lock
 from flatnce.pretrain.runs.log import read_run
 from forked import Forked, wait_for_lines
@@ -66,6 +67,13 @@ def test_a_run_that_was_not_to_be_evaluated_is_not_when_it_is_resumed(capsys):
         assert main(["resume", "bare", *typed, "--json"]) == 0
         found = json.loads(capsys.readouterr().out.splitlines()[-1])["evaluations"]
         assert {one["name"] for one in found} == evaluated
+
+
+@pytest.mark.parametrize("protocols", ["knn", ["knnn"]])
+def test_protocols_to_record_are_checked_before_training(protocols, tmp_path):
+    with pytest.raises(ValueError, match="is unknown;.* choose one of knn"):
+        train(TrainConfig(), tmp_path / "run", evaluate=protocols)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_folder_of_photos_takes_the_small_backbone(capsys, tmp_path):

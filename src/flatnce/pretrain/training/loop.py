@@ -21,6 +21,7 @@ from flatnce.core.diagnostics import Interval
 from flatnce.messages import html_card
 from flatnce.own_code import OwnObjects, is_own, trust_code
 from flatnce.pretrain.data import ReadyViews
+from flatnce.pretrain.evaluation import expand
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.folder import run_lock
 from flatnce.pretrain.runs.log import FAILURE, RunLog, read_run, remove_start, score_cells
@@ -94,6 +95,8 @@ def train(
             Datasets or an :class:`~flatnce.pretrain.OwnSet`; ``augment``, ``batch_augment`` and
             ``prepare``, functions that :class:`~flatnce.pretrain.OwnSet` describes.
     """
+    if evaluate:
+        expand(evaluate)  # refuses an unknown name before training
     config = config.override(**own_settings(objects))
     for value in config.flat().values():
         if isinstance(value, str) and is_own(value):

@@ -55,13 +55,10 @@ def train(
     known = {"report", "replace", *OwnObjects.__annotations__} - TrainConfig().flat().keys()
     rest = {key: options.pop(key) for key in known & options.keys()}
     asked = starting_config(data, preset).override(**options)
-    if evaluate:
-        expand(evaluate)  # refuses an unknown name before training
     quiet = quiet or find_spec("rich") is None
     with show_progress(asked.run.epochs, quiet=quiet) as report:
         directory = new_folder(name or asked.usual_name)
-        rest = {"report": report, **rest}
-        outcome = loop.train(asked, directory, evaluate=evaluate, **rest)
+        outcome = loop.train(asked, directory, evaluate=evaluate, **{"report": report, **rest})
     return _finish(outcome, evaluate, quiet)
 
 
