@@ -8,6 +8,7 @@ import layouts
 from flatnce import functional as F
 from flatnce.core import distributed
 from flatnce.core.pairs import KeyQueue
+from flatnce.core.selection import Selection
 
 TEMPERATURE = 0.4
 
@@ -29,6 +30,27 @@ def test_equal_ids_are_never_negatives_whatever_the_number(number):
     ids = torch.tensor([number, number, 12345])
     pairs = F.two_view(unit(3, 4), unit(3, 4, seed=1), ids=ids)
     assert sets_of(pairs) == [[2, 5], [2, 5], [0, 1, 3, 4]] * 2
+
+
+def test_the_ids_from_minus_2_to_the_31st_to_2_to_the_24th_above_are_reserved():
+    z, first = unit(3, 4), -(2**31)
+    for reserved in (first, first + 1, first + 2**24):
+        with pytest.raises(ValueError, match=f"ids holds {reserved}"):
+            F.two_view(z, z, ids=torch.tensor([0, reserved, 1]))
+    pairs = F.two_view(z, z, ids=torch.tensor([first - 1, first + 2**24 + 1, 1]))
+    assert [len(found) for found in sets_of(pairs)] == [4] * 6
+
+
+def test_pairs_made_by_hand_are_those_of_one_process(monkeypatch):
+    def wait_for_others(local):
+        raise AssertionError("the pairs are not gathered")
+
+    monkeypatch.setattr(distributed, "mean", wait_for_others)
+    z, labels, places = unit(5, 4), torch.tensor([0, 0, 1, 1, 2]), torch.arange(5)
+    positives = Selection(labels, labels, anchor_self=places, key_self=places, same=True)
+    pairs = F.Pairs(z, z, Selection(labels, labels), positive_keys=positives, form="out")
+    made, wanted = (F.contrast_of(one, TEMPERATURE) for one in (pairs, F.labelled(z, labels)))
+    torch.testing.assert_close(made.by_row(), wanted.by_row())
 
 
 # --- Several processes ---------------------------------------------------------------------------
