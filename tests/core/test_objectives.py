@@ -474,6 +474,27 @@ def test_cross_entropy_has_the_gradient_of_flatnce(weighted, reduction, place, r
     torch.testing.assert_close(leaf.grad, exact.grad, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_cross_entropy_has_the_second_derivatives_of_flatnce(reduction):
+    logits, target = logits_and_target((4, 5))
+    target[1] = -100
+    kept = target != -100
+    weights = layouts.random(4, seed=3) if reduction == "none" else torch.ones(4)
+    divisor = 3 if reduction == "mean" else 1
+
+    def defined(given: Tensor) -> Tensor:
+        rows = F.flatnce(F.contrast_from_logits(given[kept], target[kept]), reduction="none")
+        return (weights[kept] * rows).sum() / divisor
+
+    def found(given: Tensor) -> Tensor:
+        losses = F.cross_entropy(given, target, reduction=reduction)
+        return (weights * losses).sum() if reduction == "none" else losses
+
+    hessians = [torch.autograd.functional.hessian(one, logits) for one in (found, defined)]
+    torch.testing.assert_close(*hessians, rtol=1e-10, atol=1e-12)
+    assert float(hessians[0].norm()) > 0.1
+
+
 @pytest.mark.parametrize("rubbish", [math.nan, INFINITY, -INFINITY])
 def test_cross_entropy_looks_at_no_row_that_is_ignored(rubbish):
     logits, target = logits_and_target((7, 5))

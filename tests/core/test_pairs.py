@@ -93,6 +93,8 @@ def test_the_rows_of_each_process_are_those_of_the_whole_batch(name, options, mo
     layout, noted = f"{name}: {options}", ([], [])
     whole = F.contrast_of(pairs_of(layout, None), TEMPERATURE).by_row()
     monkeypatch.setattr(distributed, "world_size", lambda: PROCESSES)
+    compared: set[int] = set()
+    monkeypatch.setattr(distributed, "agree", lambda name, z: compared.add(len(z)))
     for rank in range(PROCESSES):
         monkeypatch.setattr(distributed, "rank", lambda rank=rank: rank)
         note = noted[rank].append
@@ -100,6 +102,8 @@ def test_the_rows_of_each_process_are_those_of_the_whole_batch(name, options, mo
             distributed, "gather", lambda z, note=note: note(z) or torch.cat([z, z])
         )
         pairs_of(layout, rank)
+    if options == "own":  # nothing but rows of the batch is gathered
+        assert compared == {len(z) for z in noted[0]} == {SAMPLES // PROCESSES}
     for rank in range(PROCESSES):
         monkeypatch.setattr(distributed, "rank", lambda rank=rank: rank)
         together = map(torch.cat, zip(*noted, strict=True))
