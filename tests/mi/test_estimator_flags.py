@@ -1,5 +1,7 @@
 """Warnings: each raised by numbers or data that deserve it, and by no others."""
 
+import math
+
 import numpy as np
 import pytest
 from torch import nn
@@ -33,6 +35,7 @@ def seen(
     ess=120.0,
     rows=(500,),
     units=None,
+    ksg=(math.nan, math.nan),
 ):
     """The warnings of an evaluation and of the outcome of training."""
     readouts = {"infonce": readout("infonce", infonce)}
@@ -44,7 +47,7 @@ def seen(
         for number, (scale, step) in enumerate(zip(scales, best_steps, strict=True))
     ]
     return (
-        *evaluation_flags(evaluation, chosen),
+        *evaluation_flags(evaluation, chosen, ksg),
         *training_flags(readouts["infonce"], critics, 1000, train, 1.0),
         *size_flags(evaluation),
     )
@@ -60,6 +63,11 @@ NUMBERS = {
     "ten negatives": (seen(ess=10.0), ()),
     "the best estimate far above": (seen(best=1.3), ("disagree",)),
     "the best estimate within three errors": (seen(best=1.2), ()),
+    "neighbours far below": (seen(best=1.1, ksg=(0.8, 0.05)), ("ksg_low",)),
+    "neighbours within three errors": (seen(best=1.1, ksg=(0.9, 0.05)), ()),
+    "neighbours far above": (seen(best=1.1, ksg=(1.4, 0.05)), ("ksg_high",)),
+    "neighbours within three errors above": (seen(best=1.1, ksg=(1.3, 0.05)), ()),
+    "neighbours below nothing": (seen(best=0.1, ksg=(-0.5, 0.05)), ()),
     "overfit": (seen(train=1.6), ("overfit",)),
     "not quite overfit": (seen(train=1.45), ()),
     "too sharp": (seen(scales=[1.0, 0.49]), ("scale",)),

@@ -103,7 +103,7 @@ def test_the_summary_tells_everything():
     assert "988 of 1000 rows; 592 trained the critic, 198 stopped and calibrated it" in text
     assert "12 rows had missing cells." in text
     folded = answer(split={"train": 1, "validation": 1, "test": 3, "folds": 5}).summary()
-    assert "cross-fitted in 5 folds, each row evaluated once" in folded
+    assert "5 folds, each evaluated by a critic that other folds trained" in folded
 
 
 def test_the_best_estimate_comes_first_and_in_the_asked_unit():

@@ -226,6 +226,11 @@ def test_folds_and_groups_go_together(data, capsys):
     assert main([*HEIGHT, "--group", "person", "--cv", "3", "--report", *TINY]) == 0
     shown = capsys.readouterr().out
     assert "3 folds" in shown and "the page: mi.html" in shown
+    settings = Path("mi.html").read_text(encoding="utf-8").partition("All settings")[2]
+    cells = re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", settings)
+    rows = dict(zip(cells[2::2], cells[3::2], strict=False))
+    assert rows["--cv"] == "3" and rows["--block"] == rows["--independent"] == "not set"
+    assert {"--group", "--batch-size", "pool"} <= set(rows) and not {"folds", "groups"} & set(rows)
 
 
 def test_methods_are_compared_in_one_table(data, capsys):

@@ -3,12 +3,13 @@
 import re
 from dataclasses import replace
 from html import unescape
+from itertools import combinations
 from xml.etree import ElementTree
 
 import pytest
 
 from estimates import ESTIMATE, NAN
-from flatnce.mi import Study
+from flatnce.mi import Pairwise, Study
 from flatnce.mi.page import mi_page, study_page
 
 ENVIRONMENT = {
@@ -65,7 +66,7 @@ def test_every_read_out_says_whether_it_is_a_bound(words):
 
 
 def test_data_settings_and_origin_are_shown(words):
-    assert "988 of 1,000 rows were used." in words and "12 rows had missing cells." in words
+    assert "988 of 1,000 rows were used; " in words and "12 rows had missing cells." in words
     assert "2 columns of x: height (cm), a<b" in words and "emb_23 and 16 more" in words
     assert "y is all other columns." in words and "Kinds: number (a<b)." in words
     assert "batch_size 256" in words and "pool not set" in words
@@ -123,3 +124,14 @@ def test_a_study_has_no_certified_mark_where_nothing_is_certified(header, tmp_pa
     assert re.search(row.format(0), none)[4] == "–"
     if header == ("lag",):
         assert len(re.findall(">certified<", both)) == 1 + len(re.findall(">certified<", none))
+
+
+def test_each_study_of_pairs_has_its_own_picture(tmp_path):
+    pictures = []
+    for columns in (("a", "b"), ("long name", "b", "c")):
+        pairs = dict.fromkeys(combinations(columns, 2), ESTIMATE)
+        study = Pairwise(("first", "second"), pairs, columns)
+        page = study_page(study, tmp_path / "pairs.html").read_text(encoding="utf-8")
+        # On a narrow screen the picture keeps its size and scrolls in its box.
+        pictures += re.findall(r'<div class="scroll"[^>]*>\s*(<svg.*?</svg>)\s*</div>', page, re.S)
+    assert len(pictures) == 2 and ">long name<" in pictures[1] and ">long name<" not in pictures[0]

@@ -3,6 +3,7 @@
 Modules that load torch are imported after the options have been checked.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,7 +11,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from flatnce.cli.console import live_line, print_json
-from flatnce.cli.options import as_typed, parse_options, print_short_help
+from flatnce.cli.options import as_typed, option_of, parse_options, print_short_help
 from flatnce.environment import environment, plain
 from flatnce.messages import say
 
@@ -30,7 +31,8 @@ class MiOptions:
     y: Annotated[str | None, tyro.conf.arg(metavar="COLUMNS")] = None
     method: str = "auto"  # auto, flatnce, infonce, flo, dv, nwj, smile, ksg, cca ...
     critic: str = "auto"  # auto, gaussian, dot, cosine or joint.
-    # Folds of cross-fitting, each evaluated in turn; 1 is one split.
+    # Folds, 3 or more: each is evaluated by a critic of the others. 1 evaluates a quarter of
+    # the rows.
     cv: Annotated[int, tyro.conf.arg(metavar="FOLDS")] = 1
     # What is done to columns first, fitted on the training part.
     transform: Literal["copula", "standard", "none"] = "copula"
@@ -67,11 +69,6 @@ class MiOptions:
     lags: Annotated[str | None, tyro.conf.arg(metavar="ROWS")] = None
     list_columns: bool = False  # List the columns of a file, and stop.
     json: bool = False  # Print JSON and nothing else.
-
-    @property
-    def unit(self) -> str:
-        """The unit of every number that is printed."""
-        return "bits" if self.bits else "nats"
 
     def reading(self) -> dict[str, Any]:
         """How files are read."""
@@ -117,14 +114,8 @@ def _with_page(arguments: list[str]) -> list[str]:
 
 
 def _check(options: MiOptions) -> None:
-    modes = {
-        "--list-columns": options.list_columns,
-        "--pairwise": options.pairwise,
-        "--rank": options.rank,
-        "--lags": options.lags is not None,
-        "--compare": options.compare is not None,
-    }
-    asked = [name for name, on in modes.items() if on]
+    modes = ("list_columns", "pairwise", "rank", "lags", "compare")
+    asked = [option_of(name) for name in modes if getattr(options, name) not in (None, False)]
     if len(asked) > 1:
         raise ValueError(f"{' and '.join(asked)} are different questions; ask one at a time")
     if options.report is not None and asked in (["--compare"], ["--list-columns"]):
@@ -200,23 +191,30 @@ def _in_options(found: Any) -> Any:
 
 def _print(found: Any, options: MiOptions, data: dict[str, Any]) -> None:
     """Print an estimate, or a study that has ``table(unit)`` and ``plain(unit)``."""
-    estimate = hasattr(found, "summary")
+    estimate, unit = hasattr(found, "summary"), "bits" if options.bits else "nats"
     where = environment([options.seed], found.settings.get("device") if estimate else None)
     page = None
     if options.report is not None:
         from flatnce.mi.page import mi_page, study_page
 
         write = mi_page if estimate else study_page
-        page = write(found, options.report, unit=options.unit, data=data, environment=where)
+        shown = replace(found, settings=_by_option(found.settings)) if estimate else found
+        page = write(shown, options.report, unit=unit, data=data, environment=where)
     if options.json:
-        numbers = found.plain(options.unit)
+        numbers = found.plain(unit)
         whole = numbers if estimate else {"result": numbers}
         print_json(plain({**whole, "page": page, "data": data, "environment": where}))
         return
-    text = found.summary(options.unit) if estimate else found.table(options.unit)
+    text = found.summary(unit) if estimate else found.table(unit)
     say("\n".join([as_typed(text), "", data["kinds"], *data["notes"]]))
     if page is not None:
         print(f"\nthe page: {page}")
+
+
+def _by_option(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by the options that set them, as typed; those without an option by their names."""
+    set_to = {name: None if value is False else value for name, value in settings.items()}
+    return {as_typed(f"{name}=").rstrip(" ="): value for name, value in set_to.items()}
 
 
 def _list_columns(options: MiOptions) -> None:

@@ -16,7 +16,7 @@ from flatnce.messages import check_choice, check_positive
 from flatnce.mi import cleaning, fitting, result
 from flatnce.mi.best import BestEstimate, CriticValues, best_estimate, neighbour_rows
 from flatnce.mi.bounds import pool_log_sum, with_floor
-from flatnce.mi.classical import cca, gaussian_copula, ksg
+from flatnce.mi.classical import cca, gaussian_copula, ksg, ksg_terms
 from flatnce.mi.critics import BoundedScale, Critic, SeparableCritic, critic_for, gaussian_critic
 from flatnce.mi.memory import Memory, memory_of
 from flatnce.mi.readouts import Evaluation, EvaluationPart, evaluate, learned_dual_readout
@@ -170,6 +170,7 @@ class EstimationJob:
     began: float
     memory: Memory | None = None  # of rows, where nothing was said about it
     baselines: Mapping[str, float | None] = field(default_factory=dict)
+    ksg: tuple[float, float] = result.NO_VALUE  # with its standard error
 
     def finish(self) -> Estimate:
         options, tables = self.options, self.tables
@@ -185,7 +186,7 @@ class EstimationJob:
         best = self._best(evaluation, own_and_other[0]) if self.memory is None else None
         flags = (
             *result.memory_flags(self.memory, len(tables.x)),
-            *result.evaluation_flags(evaluation, best),
+            *result.evaluation_flags(evaluation, best, self.ksg),
             *result.training_flags(primary, critics, self.settings["steps"], *own_and_other),
             *result.data_flags(tables),
             *result.size_flags(evaluation, options.folds),
@@ -290,7 +291,7 @@ def prepare(
         if not (options.independent or options.blocks or settings["groups"]):
             job.memory = memory_of(tables.x, tables.y)
         if options.baselines:
-            job.baselines = _baselines(tables, options.seed)
+            job.baselines, job.ksg = _baselines(tables, options.seed)
         for number, split in enumerate(cleaning.splits_of(units, options.folds, options.seed)):
             job.folds.append(_fold(tables, split, options, options.seed + 1000 * number))
         training = options.fit_settings(len(job.folds[0].split.train))
@@ -345,21 +346,29 @@ def train(
         critic.scale, critic.floor = fitting.scale_and_floor(scores.double(), critic.scale)
 
 
-def _baselines(tables: cleaning.CleanTables, seed: int) -> dict[str, float | None]:
+def _baselines(
+    tables: cleaning.CleanTables, seed: int
+) -> tuple[dict[str, float | None], tuple[float, float]]:
+    """Classical estimates, and KSG with its standard error unless most values repeat."""
     if max(tables.x.ndim, tables.y.ndim) > 2:
-        return {}
+        return {}, result.NO_VALUE
     baselines: dict[str, float | None] = {}
+    near = result.NO_VALUE
     for name, function in CLASSICAL_FUNCTIONS.items():
         rows = np.arange(len(tables.x))
         if name == "ksg":
             most = neighbour_rows(tables.x.shape[1] + tables.y.shape[1])
             rows = np.random.default_rng([seed, 0xBA5E]).permutation(rows)[:most]
+        x, y = tables.x[rows], tables.y[rows]
         try:
-            value = function(tables.x[rows], tables.y[rows])
+            terms = ksg_terms(x, y, (3,))[0] if name == "ksg" else np.array([function(x, y)])
         except ValueError:  # too few rows for so many columns, or ties
-            value = math.nan
+            terms = np.array([math.nan])
+        value = float(terms.mean())
         baselines[name] = value if math.isfinite(value) else None
-    return baselines
+        if name == "ksg" and tables.tied <= 0.5:
+            near = value, float(terms.std()) / math.sqrt(len(terms))
+    return baselines, near
 
 
 def _classical_estimate(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flatnce.mi.result import Estimate, unit_factor
+from flatnce.mi.result import Estimate, split_in_words, unit_factor
 from flatnce.mi.studies import Pairwise, Study
 from flatnce.report.charts import COLOURS, Axis, Chart, Line, Reference, line_chart
 from flatnce.report.page import Figure, Page, Paragraph, Section, Table, origin_of, write_page
@@ -33,16 +33,17 @@ def mi_page(
     shown = estimate.plain(unit)
     given = estimate.settings.items()
     settings = [(name, "not set" if value is None else str(value)) for name, value in given]
-    said = [f"{estimate.cleaning.rows_used:,} of {estimate.cleaning.rows_given:,} rows were used."]
+    used, count = estimate.cleaning.rows_used, estimate.cleaning.rows_given
+    said = [f"{used:,} of {count:,} rows were used; {split_in_words(estimate.split)}."]
     said += [*_about(data or {}), *estimate.cleaning.notes]
-    parts = [f"{count:,}" for count in estimate.split.values()]
-    split = Table("How the rows were split", list(estimate.split), [parts])
     options = Table("All settings", ["Setting", "Value"], settings)
+    named = [(f"Flag: {one.name.replace('_', ' ')}", one.said(unit)) for one in estimate.flags]
+    flags = [Paragraph(text, name) for name, text in named or [("Flags", "None was raised.")]]
     sections = [
-        Section("What it means", [*_meaning(estimate, shown), *_flags(estimate, unit)]),
+        Section("What it means", [*_meaning(estimate, shown), *flags]),
         _read_outs(estimate, shown),
         _training(shown),
-        Section("The data", [Paragraph(text) for text in said], table=split),
+        Section("The data", [Paragraph(text) for text in said]),
         Section("Settings", table=options, folded=True),
     ]
     facts = {"Method": estimate.method, "Seconds": f"{estimate.seconds:,.1f}"}
@@ -107,7 +108,7 @@ def _study_chart(study: Study, rows: Sequence[Mapping[str, Any]], unit: str) -> 
         ]
         return line_chart("chart-study", "Information by lag", said, lines, Axis("lag"), across)
     if isinstance(study, Pairwise):
-        return _matrix_chart(study, unit, said)
+        return _matrix_chart(study, unit)
     top, names = rows[:MOST_BARS], ("estimate", "low", "high", "lower")
     columns, places = [row["column"] for row in top], range(len(top))
     middle, low, high, sure = np.array([[row[name] for name in names] for row in top], float).T
@@ -124,9 +125,10 @@ def _study_chart(study: Study, rows: Sequence[Mapping[str, Any]], unit: str) -> 
     return Chart("chart-study", "Ranking", said, across, none, points, draw, "forest", columns)
 
 
-def _matrix_chart(study: Pairwise, unit: str, said: str) -> Chart:
-    matrix, names = study.matrix * unit_factor(unit), study.columns
-    look = {"ha": "center", "va": "center", "fontsize": 9}
+def _matrix_chart(study: Pairwise, unit: str) -> Chart:
+    matrix, names, none = study.matrix * unit_factor(unit), study.columns, Axis("")
+    look = {"ha": "center", "va": "center", "fontsize": min(10.5, 96 / len(names))}
+    said = TEXTS["matrix"].format(np.nanmax(matrix), np.nanmean(matrix), unit=unit)
 
     def draw(axes: Any) -> list[Any]:
         drawn = axes.pcolormesh(matrix, cmap="Blues", vmin=0.0)
@@ -134,7 +136,8 @@ def _matrix_chart(study: Pairwise, unit: str, said: str) -> Chart:
         places = [place + 0.5 for place in range(len(names))]
         axes.set_xticks(places, names, rotation=40, ha="right")
         axes.set_yticks(places, names)
-        axes.invert_yaxis()
+        axes.tick_params(labelsize=min(13.5, 140 / len(names)))
+        axes.set(xlim=(0, len(names)), ylim=(len(names), 0))
         axes.grid(visible=False)
         for (i, j), value in np.ndenumerate(matrix):
             if i != j and len(names) <= MOST_IN_CELLS:
@@ -142,7 +145,7 @@ def _matrix_chart(study: Pairwise, unit: str, said: str) -> Chart:
                 axes.text(j + 0.5, i + 0.5, f"{value:.2f}", color=ink, **look)
         return []
 
-    return Chart("chart-study", "Every two columns", said, Axis(""), Axis(""), [], draw, "bars")
+    return Chart("chart-study", "Every two columns", said, none, none, [], draw, "matrix", names)
 
 
 def _meaning(estimate: Estimate, shown: Mapping[str, Any]) -> list[Paragraph]:
@@ -154,12 +157,8 @@ def _meaning(estimate: Estimate, shown: Mapping[str, Any]) -> list[Paragraph]:
     if shown["lower"] is not None:
         texts, p = TEXTS["bound"], shown["p_value"]
         values["least"] = math.floor(1000 * shown["lower"]) / 1000  # round down: a lower limit
-        values["near"] = "the estimate is well below it"
-        if shown["saturated"]:
-            values["near"] = "the estimate is near it, so the truth may be larger"
-        values["evidence"] = (
-            "does not explain" if p <= 0.01 else "hardly explains" if p <= 0.05 else "may explain"
-        )
+        values["near"] = TEXTS["near"][int(shown["saturated"])]
+        values["evidence"] = TEXTS["evidence"][(p > 0.01) + (p > 0.05)]
     if shown["best"] is not None:
         best = {name: _number(shown["best"][name]) for name in ("estimate", "low", "high")}
         values |= {f"best_{name}": value for name, value in best.items()}
@@ -168,13 +167,6 @@ def _meaning(estimate: Estimate, shown: Mapping[str, Any]) -> list[Paragraph]:
     said = [line.partition(": ") for line in estimate.in_other_words(shown["unit"])]
     return [Paragraph(text.format(**values), topic) for topic, text in texts.items()] + [
         Paragraph(text, topic) for topic, _, text in said
-    ]
-
-
-def _flags(estimate: Estimate, unit: str) -> list[Paragraph]:
-    named = {f"Flag: {flag.name.replace('_', ' ')}": flag.said(unit) for flag in estimate.flags}
-    return [
-        Paragraph(text, name) for name, text in (named or {"Flags": "None was raised."}).items()
     ]
 
 

@@ -141,10 +141,7 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
 
 _METHODS = (
     Method(
-        "auto",
-        "InfoNCE on a critic that starts from the best Gaussian one.",
-        critic="gaussian",
-        loss=_infonce,
+        "auto", "InfoNCE on a critic that starts from the best Gaussian one.", "gaussian", _infonce
     ),
     *(bound.method for bound in BOUNDS.values() if bound.method is not None),
     Method("ksg", "Nearest neighbours (Kraskov, algorithm 1)."),

@@ -177,7 +177,7 @@ class Estimate:
             remark = self.baseline_remark(baseline)
             lines.append(f"  {name:<17} {shown:>10}" + (f"  ({remark})" if remark else ""))
         used, given = self.cleaning.rows_used, self.cleaning.rows_given
-        lines += ["", f"Data: {used} of {given} rows; {_split_in_words(self.split)}."]
+        lines += ["", f"Data: {used} of {given} rows; {split_in_words(self.split)}."]
         lines += [f"  {note}" for note in self.cleaning.notes]
         return "\n".join(lines)
 
@@ -293,20 +293,22 @@ def p_value_in_words(value: float) -> str:
     return f"p = {value:.3f}" if value < 0.1 else f"p = {value:.2f}"
 
 
-def _split_in_words(split: Mapping[str, int]) -> str:
+def split_in_words(split: Mapping[str, int]) -> str:
+    """Say which rows trained a critic and which evaluated it."""
     if split.get("folds", 1) > 1:
-        return f"cross-fitted in {split['folds']} folds, each row evaluated once"
+        return f"{split['folds']} folds, each evaluated by a critic that other folds trained"
     if "train" not in split:
         return "all of them used"
-    trained = (
-        f"{split['train']} trained the critic, {split['validation']} stopped and calibrated it"
+    said = (
+        "{train} trained the critic, {validation} stopped and calibrated it, {test} were evaluated"
     )
-    return f"{trained}, {split['test']} were evaluated"
+    return said.format(**split)
 
 
 # Warnings: their texts are in flags.toml.
 
 FLAGS: Mapping[str, str] = read_toml(__file__, "flags.toml")
+NO_VALUE = (math.nan, math.nan)
 
 
 def flag(name: str, nats: Mapping[str, float] | None = None, **seen: Any) -> Flag:
@@ -318,16 +320,25 @@ def flag(name: str, nats: Mapping[str, float] | None = None, **seen: Any) -> Fla
     return Flag(name, *texts)
 
 
-def evaluation_flags(evaluation: Evaluation, best: BestEstimate | None = None) -> Iterator[Flag]:
-    """Yield warnings about the numbers that were read."""
+def evaluation_flags(
+    evaluation: Evaluation, best: BestEstimate | None = None, ksg: Sequence[float] = NO_VALUE
+) -> Iterator[Flag]:
+    """Yield warnings about the numbers that were read; ``ksg`` is with its standard error."""
     infonce, ceiling = evaluation.readouts["infonce"], evaluation.ceiling
     if infonce.nats > ceiling - 1:
         yield flag("saturated", {"near": 1.0, "ceiling": ceiling}, rows=min(evaluation.rows))
     if evaluation.ess < 10:
         yield flag("low_ess", ess=evaluation.ess)
-    if best is not None and infonce.nats + 3 * infonce.standard_error < best.low:
-        found = {"critic": max(infonce.nats, 0.0), "best": best.nats}
-        yield flag("disagree", found, method=best.method)
+    if best is None:
+        return
+    found = {"critic": infonce.nats, "ksg": ksg[0], "best": best.nats, "lower": evaluation.lower}
+    shown = {name: max(value, 0.0) for name, value in found.items()}
+    if infonce.nats + 3 * infonce.standard_error < best.low:
+        yield flag("disagree", shown, method=best.method)
+    if shown["ksg"] + 3 * ksg[1] < best.low:
+        yield flag("ksg_low", shown, method=best.method)
+    if shown["ksg"] - 3 * ksg[1] > best.high:
+        yield flag("ksg_high", shown, method=best.method)
 
 
 def training_flags(
@@ -336,7 +347,7 @@ def training_flags(
     """Yield warnings about training; ``train`` and ``test`` are InfoNCE on as many rows each."""
     if train - test > 0.5:
         remedy = (
-            "cross-fitting (folds=5) or fewer columns" if len(critics) == 1 else "fewer columns"
+            "fewer columns" if len(critics) > 1 else "cross-fitting (folds=5) or fewer columns"
         )
         yield flag("overfit", {"train": train, "test": test}, remedy=remedy)
     off = [critic.scale for critic in critics if not 0.5 <= critic.scale <= 2]

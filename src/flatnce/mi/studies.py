@@ -264,8 +264,7 @@ def lags(
             raise ValueError(f"lags={lag} {left_over}; give lags that leave {FEWEST_ROWS}")
         pairs[(name,)] = left[first], right[first + lag]
         labels.append(own[first])
-    own_groups = None if groups is None else labels
-    return Study(("lag",), _each(pairs, own_groups=own_groups, **choices))
+    return Study(("lag",), _each(pairs, own_groups=None if groups is None else labels, **choices))
 
 
 def _columns(table: Any, argument: str, columns: Sequence[str] | None = None) -> dict[str, Table]:
@@ -288,10 +287,7 @@ def _columns(table: Any, argument: str, columns: Sequence[str] | None = None) ->
 
 
 def _each(
-    pairs: Pairs,
-    groups: Any = None,
-    own_groups: list[Any] | None = None,
-    **choices: Any,
+    pairs: Pairs, groups: Any = None, own_groups: list[Any] | None = None, **choices: Any
 ) -> dict[tuple[str, ...], Estimate]:
     """Estimate pairs, several at once; groups label the rows of all of them, or each its own."""
     method = choices.get("method", "auto")

@@ -111,7 +111,7 @@ class Chart:
     y: Axis
     data: Sequence[Any]
     draw: Callable[[Any], Entries]  # draws the data on matplotlib's axes, returns the legend
-    kind: str = "lines"  # for the script of the page: lines, points, bars or forest
+    kind: str = "lines"  # for the script of the page: lines, points, bars, forest or matrix
     names: Sequence[str] = ()  # of categories or rows
     fit: Fit | None = None
 
