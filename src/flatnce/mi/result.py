@@ -331,7 +331,7 @@ def evaluation_flags(
         yield flag("low_ess", ess=evaluation.ess)
     if best is None:
         return
-    found = {"critic": infonce.nats, "ksg": ksg[0], "best": best.nats, "lower": evaluation.lower}
+    found = {"critic": infonce.nats, "ksg": ksg[0], "best": best.nats}
     shown = {name: max(value, 0.0) for name, value in found.items()}
     if infonce.nats + 3 * infonce.standard_error < best.low:
         yield flag("disagree", shown, method=best.method)
