@@ -158,6 +158,7 @@ def test_columns_are_listed(calls, capsys):
         (["data.csv", "--compare", "auto", "--report"], 2, "--report"),
         (["data.csv", "--pairwise", "--y", "mass"], 2, "leave out --y"),
         (["data.csv", "--x", "mass", "--y", "emb_0", "--rows", "0"], 2, "--rows 0 must be at"),
+        (["data.csv", "--x", "mass", "--y", "emb_0", "--rows", "49"], 2, "--rows 49 must be at"),
     ],
 )
 def test_misuse_is_one_line_that_says_what_to_do(calls, capsys, typed, code, words):
@@ -174,7 +175,7 @@ def test_help_fits_one_screen_and_shows_an_example(capsys):
     assert len(shown.splitlines()) < 50
 
 
-@pytest.mark.parametrize("folds, words", [(1, "step 50 of"), (3, "fold 2/3  step 50 of")])
+@pytest.mark.parametrize("folds, words", [(1, "step 50 of"), (3, "fit 2 of 3  step 50 of")])
 def test_training_progress_is_a_line(folds, words):
     now = SimpleNamespace(
         fold=1 if folds > 1 else 0, folds=folds, step=50, steps=2_000, train=1.234, validation=1.1

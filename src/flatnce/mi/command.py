@@ -13,7 +13,7 @@ import tyro
 from flatnce.cli.console import live_line, print_json
 from flatnce.cli.options import as_typed, option_of, parse_options, print_short_help
 from flatnce.environment import environment, plain
-from flatnce.messages import say
+from flatnce.messages import check_at_least, say
 
 # Arguments of the Python functions in messages whose options have other names.
 OPTION_OF_ARGUMENT = {"folds": "cv", "blocks": "block", "groups": "group", "out": "report"}
@@ -126,6 +126,10 @@ def _check(options: MiOptions) -> None:
         raise ValueError("--pairwise takes one file and --x; leave out --y")
     if options.lags is not None and options.rows is not None:
         raise ValueError("--lags counts rows of the whole file; leave out --rows")
+    if options.rows is not None:
+        from flatnce.mi.cleaning import FEWEST_ROWS  # loads torch
+
+        check_at_least("rows", options.rows, FEWEST_ROWS)
     if options.report is not None:
         from flatnce.report.page import check_place
 
@@ -235,6 +239,6 @@ def _list_columns(options: MiOptions) -> None:
 
 
 def _training_progress(now: Any) -> str:
-    fold = f"fold {now.fold + 1}/{now.folds}  " if now.folds > 1 else ""
+    fit = f"fit {now.fold + 1} of {now.folds}  " if now.folds > 1 else ""
     values = f"train {now.train:.2f}  validation {now.validation:.2f}"
-    return f"{fold}step {now.step:,} of at most {now.steps:,}  {values}"
+    return f"{fit}step {now.step:,} of at most {now.steps:,}  {values}"
