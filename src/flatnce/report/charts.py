@@ -65,6 +65,7 @@ class Axis:
     logarithmic: bool = False
     low: float | None = None  # the lower end, by default from the data
     factor: float = 1.0  # multiplies the values where they are written: 100 for per cent
+    least: float = 0.0  # of a forest plot, the values to each side of 0 that it shows at least
 
     def scaled(self, values: Sequence[float | None]) -> list[float]:
         """Values times the factor; NaN, which is not drawn, for None."""
@@ -276,6 +277,7 @@ def forest_chart(
         filled = [colour if half == half else "none" for half in around]
         look = {"marker": marker, "edgecolors": colour, "s": 42, "zorder": 3}
         axes.scatter(values, places, c=filled, gid="mark-0", **look)
+        axes.update_datalim([(end, 0.0) for end in x.scaled([-x.least, x.least])])
         axes.set_yticks(places, rows)
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.grid(visible=False, axis="y")

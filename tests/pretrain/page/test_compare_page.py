@@ -1,5 +1,6 @@
 """Runs compared: pairs, intervals, and the page that says so."""
 
+import html
 import itertools
 import json
 import math
@@ -62,6 +63,21 @@ def test_fewer_than_three_pairs_have_no_interval(shared, mean):
     found = paired({key: value + 0.5 for key, value in shared.items()}, shared)
     assert found == Paired(len(shared), mean, 0.0 if len(shared) > 1 else None)
     assert not found.settled and found.reading in ("no pair", "too few")
+
+
+def test_differences_that_float32_rounds_are_zero():
+    first, second = {0: 0.9 + 3e-8, 1: 0.5, 2: 0.7}, {0: 0.9, 1: 0.5, 2: 0.7 + 6e-8}
+    assert paired(first, second) == Paired(3, 0.0, 0.0)
+    assert paired({0: 0.9, 1: 0.5 + 3e-8}, {0: 0.5, 1: 0.9}).mean == 0.0
+    assert paired({0: 0.9001}, {0: 0.9}).mean == pytest.approx(1e-4)
+
+
+def test_equal_values_are_drawn_in_the_middle_of_an_axis_that_can_be_read(tmp_path):
+    runs = write_pairs(tmp_path, [0.0, 3e-8, -3e-8])
+    assert difference(runs)["mean"] == 0.0 == difference(runs)["sd"]
+    found = re.search('data-values="([^"]+)"', charts_of(compare_runs(runs).page())[0].svg())
+    low, high = json.loads(html.unescape(found[1]))["x"]["ends"]
+    assert low == pytest.approx(-high) and 0.01 < high < 1.0  # in points
 
 
 def test_bookkeeping_does_not_keep_runs_apart_and_how_images_are_read_does(tmp_path):

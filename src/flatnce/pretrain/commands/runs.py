@@ -14,6 +14,7 @@ from flatnce.cli.console import column_lines, print_json
 from flatnce.cli.options import parse_options
 from flatnce.messages import duration_text, format_bytes, say, wrapped
 from flatnce.pretrain.commands import Switch, pairs_text
+from flatnce.pretrain.runs import listing
 from flatnce.pretrain.runs.folder import (
     delete,
     find_run,
@@ -24,14 +25,6 @@ from flatnce.pretrain.runs.folder import (
     run_names,
     runs_folder,
     sweep_named,
-)
-from flatnce.pretrain.runs.listing import (
-    Summary,
-    chosen,
-    key_of,
-    known_values,
-    ordered,
-    summary_of,
 )
 from flatnce.pretrain.runs.log import AGAIN, FAILURE, read_run, score_cells
 
@@ -72,14 +65,14 @@ def run(arguments: list[str]) -> int:
         places = {run_name(place): place for place in named_runs(options.names)}
     else:
         places = {name: restored(folder / name) for name in run_names(folder)}
-    every = [summary_of(place, name) for name, place in places.items()]
-    rows = ordered(chosen(every, options.where), options.sort, options.reverse)
+    every = [listing.summary_of(place, name) for name, place in places.items()]
+    rows = listing.ordered(listing.chosen(every, options.where), options.sort, options.reverse)
     if options.json:
         print_json({"folder": folder, "runs": rows})
     elif not every:
         say(f"no run is in {folder}/; start one: flatnce train digits --name first")
     elif not rows:
-        there = "; ".join(known_values(every, one) for one in options.where)
+        there = "; ".join(listing.known_values(every, one) for one in options.where)
         say(f"no such run is in {folder}/ ({' '.join(options.where)}); there, {there}")
     else:
         show_runs(rows, asked=[*options.where, *filter(None, [options.sort])])
@@ -87,15 +80,17 @@ def run(arguments: list[str]) -> int:
 
 
 def show_runs(
-    rows: Sequence[Summary], means: Sequence[Summary] = (), asked: Sequence[str] = ()
+    rows: Sequence[listing.Summary],
+    means: Sequence[listing.Summary] = (),
+    asked: Sequence[str] = (),
 ) -> None:
     """Print a table of runs and one of means; columns of conditions that were asked for stay."""
     cells = [_cells(row) for row in rows]
     columns = {heading: [row[heading] for row in cells] for heading in cells[0]}
     # A setting that is the same in every row goes first.
     same = [one for one in ("data", "batch", "objective") if len(set(columns[one])) == 1]
-    keys = {key_of(re.split("[<>=!]", one)[0]) for one in asked}
-    dispensable = [one for one in (*same, *DISPENSABLE) if key_of(one) not in keys]
+    keys = {listing.key_of(re.split("[<>=!]", one)[0]) for one in asked}
+    dispensable = [one for one in (*same, *DISPENSABLE) if listing.key_of(one) not in keys]
     print("\n".join(column_lines(columns, dispensable, names=["run", "data"])))
     if means:
         columns = {"runs": [one["runs"] for one in means]}
@@ -113,7 +108,7 @@ def _text(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
 
 
-def _cells(row: Summary) -> dict[str, str]:
+def _cells(row: listing.Summary) -> dict[str, str]:
     epochs, known = row.get("epochs"), {**row["last"], **row["scores"]}
     return {
         "run": row["name"],
@@ -132,7 +127,7 @@ def _cells(row: Summary) -> dict[str, str]:
 def _show(directory: Path, as_json: bool) -> int:
     """Print one run."""
     name = run_name(directory)
-    row, found = summary_of(directory, name), read_run(directory)
+    row, found = listing.summary_of(directory, name), read_run(directory)
     if row["state"] == "damaged":
         raise ValueError(f"{directory}: its config.json or results.json is damaged; run it again")
     size = _size_of(directory)

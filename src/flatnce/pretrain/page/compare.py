@@ -22,6 +22,8 @@ __all__ = ["TEXT", "Comparison", "by_name", "compare_runs", "difference_columns"
 MOST_PLACES = 14  # rows of a forest plot that can be read
 MOST_SAID = 4  # contrasts in the first sentence
 LEAST_PAIRS = 3  # for an interval: with two it is about 13 standard errors wide
+ROUNDING = 2.0**-22  # a relative difference that float32 may make, taken as 0
+LEAST_WIDTH = 1e-3  # half the least width of a forest plot, as a share of the values
 
 Values = tuple[Any, ...]  # of some settings
 
@@ -78,11 +80,14 @@ def paired(first: Mapping[Hashable, float], second: Mapping[Hashable, float]) ->
     """The first minus the second, over the keys that both have, with Student's interval."""
     from scipy.stats import t
 
-    differences = [first[key] - second[key] for key in first if key in second]
-    n = len(differences)
-    if n < 2:
-        return Paired(n, fmean(differences) if differences else None)
-    mean, sd = fmean(differences), stdev(differences)
+    both = [(first[key], second[key]) for key in first if key in second]
+    if not both:
+        return Paired(0)
+    rows = [*both, tuple(map(fmean, zip(*both, strict=True)))]
+    *differences, mean = [0.0 if math.isclose(a, b, rel_tol=ROUNDING) else a - b for a, b in rows]
+    if (n := len(both)) < 2:
+        return Paired(n, mean)
+    sd = stdev(differences)
     if n < LEAST_PAIRS or sd <= 1e-9 * abs(mean):
         return Paired(n, mean, sd)
     half = float(t.ppf(0.975, n - 1)) * sd / math.sqrt(n)
@@ -280,12 +285,8 @@ def _differing(runs: Sequence[Run], by: Sequence[str]) -> list[str]:
             raise ValueError("by='seed': runs are paired by seed; name another setting")
         check_choice("by", name, settings[0])
     names = dict.fromkeys(name for one in settings for name in one)
-    return [
-        name
-        for name in names
-        if name not in (*BOOKKEEPING, "seed")
-        and len({repr(one.get(name)) for one in settings}) > 1
-    ]
+    kept = [name for name in names if name not in (*BOOKKEEPING, "seed")]
+    return [name for name in kept if len({repr(one.get(name)) for one in settings}) > 1]
 
 
 def _numbers_of(run: Run) -> dict[Measure, float]:
@@ -424,6 +425,8 @@ def _forest(contrasts: Sequence[Contrast]) -> Figure:
     halves = [None if end is None else (end[1] - end[0]) / 2 for end in ends]
     points = Line(name, [0.0] * len(shown), [one.paired.mean for one in shown], halves)
     factor, _, suffix = UNITS[measure.unit]
+    sizes = [abs(mean) for one in shown if one.paired.pairs for mean in one.means]
+    least = LEAST_WIDTH * max(sizes, default=0.0)
     unit = "points" if measure.unit == "share" else suffix.strip()
     chart = forest_chart(
         re.sub(r"[^A-Za-z0-9]+", "-", f"chart-forest-{name}"),
@@ -431,7 +434,7 @@ def _forest(contrasts: Sequence[Contrast]) -> Figure:
         " ".join(f"{one.said}." for one in contrasts),
         [one.place for one in shown],
         points,
-        Axis(f"difference{f' ({unit})' if unit else ''}", factor=factor),
+        Axis(f"difference{f' ({unit})' if unit else ''}", factor=factor, least=least),
     )
     some = "" if len(shown) == len(contrasts) else f"The first {MOST_PLACES} places."
     return Figure(name, chart, some, _table(contrasts))
