@@ -232,9 +232,10 @@ def test_a_file_that_cannot_be_read_is_named_once_with_what_to_do(encoder, tmp_p
     "typed, said",
     [
         ("frist photos", "did you mean 'first'"),
-        ("first ./nowhere", "FOLDER='nowhere' is not a folder"),
-        ("first ./nowhere --out photos", "FOLDER='nowhere' is not a folder"),
-        ("first runs", "FOLDER='runs' holds no image"),
+        ("first ./nowhere", "./nowhere is not a folder of images; name one that exists"),
+        ("first ./nowhere --out photos", "./nowhere is not a folder"),
+        ("first runs/first/config.json", "flatnce.load('first').embed('runs/first/config.json')"),
+        ("first runs", "runs holds no image"),
         ("first photos --out e.txt", "--out e.txt must be a file .npz"),
     ],
 )

@@ -63,8 +63,10 @@ def column_lines(
             widths[heading] = max(map(len, (heading, *kept[heading])))
     for heading in dispensable:
         if sum(widths.values()) + 2 * len(widths) - 2 > room and heading in kept:
+            cells = columns[heading]
+            same = f" (all {cells[0]})" if len(set(cells)) == 1 < len(cells) else ""
+            left_out.append(heading + same)
             del kept[heading], widths[heading]
-            left_out.append(heading)
     tables: list[list[list[str]]] = [[]]
     repeated = 2 if any(len(set(cells)) < len(cells) for cells in [*kept.values()][:1]) else 1
     for number, (heading, cells) in enumerate(kept.items()):
@@ -76,8 +78,8 @@ def column_lines(
     lines = []
     for table in tables:
         lines += ["", *("  ".join(line).rstrip() for line in zip(*table, strict=True))]
-    note = wrapped(f"no room for {', '.join(left_out)}; --json has them", then="  ")
-    return lines[1:] + (["", note] if left_out else [])
+    note = f"no room for {', '.join(left_out)}; --json has {'them' if left_out[1:] else 'it'}"
+    return lines[1:] + (["", wrapped(note, then="  ")] if left_out else [])
 
 
 def _shortened(names: Sequence[str], width: int) -> Sequence[str]:

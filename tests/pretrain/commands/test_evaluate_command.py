@@ -62,7 +62,7 @@ def test_a_narrow_table_of_results_names_what_it_leaves_out(columns, capsys, mon
     assert max(map(len, said.splitlines())) <= columns
     for heading in ("data", "samples", "seconds", "top-5"):
         assert (heading in table) != (heading in note)
-    assert note.rstrip().endswith("--json has them")
+    assert note.rstrip().endswith("--json has them" if "," in note else "--json has it")
 
 
 def test_the_labels_of_protocols_stay_whole_in_80_columns(capsys, monkeypatch):
@@ -71,7 +71,10 @@ def test_the_labels_of_protocols_stay_whole_in_80_columns(capsys, monkeypatch):
     results_table([{**EVALUATION, "data": folder, "protocol": {"name": label, "data": folder}}])
     said = capsys.readouterr().out
     assert label in said and max(map(len, said.splitlines())) <= 80
-    assert "no room for seconds, samples, top-5" in said
+    assert "no room for seconds, data; --json has them" in said and "samples" in said
+    results_table([EVALUATION | {"data": one, "protocol": {"name": label}} for one in "ab"])
+    head = capsys.readouterr().out.split("protocol", 1)[1].splitlines()[0]
+    assert head.split()[0] == "data" and "samples" in head
 
 
 def test_samples_held_out_of_a_folder_are_not_called_a_test_set(capsys):

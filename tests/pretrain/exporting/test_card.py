@@ -137,7 +137,7 @@ def test_the_card_of_an_unfinished_run_says_that_its_epochs_were_asked_for(tmp_p
 def test_the_card_names_a_commit_only_where_there_is_one(tmp_path, monkeypatch, commit):
     monkeypatch.setattr("flatnce.environment._commit", lambda: commit)
     text = card_of(export(write_run(tmp_path / "first"), "torch"))
-    assert ("| Commit | 0123abc |" in text) == (commit is not None)
+    assert ("| Commit of flatnce | 0123abc |" in text) == (commit is not None)
     assert re.search(r"\| Trained with \| flatnce \d", text) and "| unknown |" not in text
 
 

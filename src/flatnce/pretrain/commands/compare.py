@@ -46,8 +46,7 @@ class CompareOptions:
     runs: RunNames  # Names in runs/, patterns such as 'flat*', or paths; a sweep is all its runs.
     # Settings to contrast together, such as objective; by default each that differs by itself.
     by: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
-    # A value of the setting, which the others are compared with; infonce by default, or the
-    # first.
+    # The value that the others are compared with; infonce by default, or else the first.
     against: Annotated[str | None, tyro.conf.arg(metavar="VALUE")] = None
     pool: bool = False  # Pool the pairs over all values of the other settings.
     replace: bool = False  # Replace an earlier page of that name.
@@ -138,11 +137,9 @@ def publish(
             charts = [figure.chart for section in made.sections for figure in section.figures]
             figures = write_figures(charts, options.figures)
         if options.json:
-            plain = {"page": out, "figures": figures, "left_out": note}
-            print_json({**plain, **more})
+            print_json({"page": out, "figures": figures, "left_out": note, **more})
         else:
-            lines = [note] if note else []
-            lines.append(f"the page: {out}")
+            lines = [*filter(None, [note]), f"the page: {out}"]
             if figures:
                 lines.append(f"{len(figures)} figures in {figures[0].parent}")
             say("\n".join(lines))

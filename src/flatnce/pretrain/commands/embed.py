@@ -20,7 +20,7 @@ class EmbedOptions:
 
     run: RunName  # A run's name or folder, or a folder that `flatnce export` wrote.
     # The images; with a folder per class the file also holds labels.
-    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
+    folder: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
     out: Path = Path("embeddings.npz")  # The file to write.
     normalize: Switch = False  # Scale each embedding to length one.
     step: int | None = None  # Which checkpoint; the newest by default.
@@ -33,9 +33,11 @@ class EmbedOptions:
 def run(arguments: list[str]) -> int:
     """Run the command and return the exit code."""
     options = parse_options(EmbedOptions, "embed", arguments, renamed={"name": ""})
-    out, folder = options.out, options.folder.expanduser()
+    out, folder, typed = options.out, Path(options.folder).expanduser(), options.folder
     if not folder.is_dir():
-        raise ValueError(f"FOLDER={str(options.folder)!r} is not a folder; name one of images")
+        single = f"in Python, flatnce.load({options.run!r}).embed({typed!r}) takes one image"
+        remedy = single if folder.is_file() else "name one that exists"
+        raise ValueError(f"{typed} is not a folder of images; {remedy}")
     if out.suffix != ".npz" or not out.parent.is_dir():
         raise ValueError(f"--out {out} must be a file .npz in a folder that exists")
     if out.exists() and not options.replace:
@@ -48,7 +50,7 @@ def run(arguments: list[str]) -> int:
 
     files = image_files(folder)
     if not files:
-        raise ValueError(f"FOLDER={str(folder)!r} holds no image")
+        raise ValueError(f"{typed} holds no image")
     names = [Path(file).relative_to(folder) for file in files]
     # photos/cat/1.jpg, or photos/test/cat/1.jpg
     depth = int(has_part(folder, "test") or (folder / "train").is_dir())

@@ -59,8 +59,7 @@ def run(arguments: list[str]) -> int:
     page = run_page(directory)
     stands, said = describe_status(directory, found[0]["step"])
     if options.json:
-        whole = {"run": str(directory), "step": found[0]["step"], **stands, "results": found}
-        print_json(whole)
+        print_json({"run": str(directory), "step": found[0]["step"], **stands, "results": found})
         return 0
     if said:
         say(said)
@@ -86,7 +85,8 @@ def results_table(results: Sequence[Mapping[str, Any]]) -> None:
     print(wrapped(f"{measured_on}{after}: {said}"))
     header = ("protocol", "data", "score", "interval", "top-5", "samples", "seconds")
     columns = dict(zip(header, zip(*map(result_row, results), strict=True), strict=True))
-    dispensable = ("seconds", "samples", "top-5", "data")
+    same = ["data"] if len(set(columns["data"])) == 1 else []
+    dispensable = ("seconds", *same, "top-5", "samples", "data")
     print("\n".join(column_lines(columns, dispensable, names=["data"])), flush=True)
     if note:
         print(wrapped(note))

@@ -26,13 +26,14 @@ from flatnce.pretrain.runs.folder import (
     runs_folder,
     sweep_named,
 )
+from flatnce.pretrain.runs.listing import Summary
 from flatnce.pretrain.runs.log import AGAIN, FAILURE, read_run, score_cells
 
 Words = tuple[str, ...]
 # Heading, key and format of the numbers in the table.
 NUMBERS = {"kNN": ("knn", ".1%"), "linear": ("linear", ".1%"), "pool MI": ("pool_mi", ".2f")}
 # Left out first where a terminal is narrow.
-DISPENSABLE = ("age", "pool MI", "data", "batch", "epochs", "objective", "verdict")
+DISPENSABLE = ("age", "pool MI", "epochs", "objective", "verdict", "batch", "data")
 
 
 @dataclass(frozen=True)
@@ -80,15 +81,13 @@ def run(arguments: list[str]) -> int:
 
 
 def show_runs(
-    rows: Sequence[listing.Summary],
-    means: Sequence[listing.Summary] = (),
-    asked: Sequence[str] = (),
+    rows: Sequence[Summary], means: Sequence[Summary] = (), asked: Sequence[str] = ()
 ) -> None:
     """Print a table of runs and one of means; columns of conditions that were asked for stay."""
     cells = [_cells(row) for row in rows]
     columns = {heading: [row[heading] for row in cells] for heading in cells[0]}
-    # A setting that is the same in every row goes first.
-    same = [one for one in ("data", "batch", "objective") if len(set(columns[one])) == 1]
+    # A column that is the same in every row goes first.
+    same = [one for one in DISPENSABLE[:1:-1] if len(set(columns[one])) == 1]
     keys = {listing.key_of(re.split("[<>=!]", one)[0]) for one in asked}
     dispensable = [one for one in (*same, *DISPENSABLE) if listing.key_of(one) not in keys]
     print("\n".join(column_lines(columns, dispensable, names=["run", "data"])))
@@ -108,7 +107,7 @@ def _text(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
 
 
-def _cells(row: listing.Summary) -> dict[str, str]:
+def _cells(row: Summary) -> dict[str, str]:
     epochs, known = row.get("epochs"), {**row["last"], **row["scores"]}
     return {
         "run": row["name"],

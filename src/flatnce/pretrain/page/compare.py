@@ -412,8 +412,7 @@ def _table(contrasts: Sequence[Contrast]) -> Table:
     several = len({one.place for one in contrasts}) > 1
     names = [one.measure.heading + (f", {one.place}" if several else "") for one in contrasts]
     columns = difference_columns(contrasts, "measure", names)
-    rows = list(zip(*columns.values(), strict=True))
-    header = list(columns)
+    header, rows = list(columns), list(zip(*columns.values(), strict=True))
     header[2:4] = map(settings_text, (contrasts[0].group, contrasts[0].against))
     return Table(contrasts[0].name, header, rows, remarks=True)
 

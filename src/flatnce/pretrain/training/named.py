@@ -140,7 +140,8 @@ def print_results(outcome: loop.Outcome, failure: Exception | None = None) -> No
 
     name, run = quote(run_name(outcome.directory)), read_run(outcome.directory)
     results = run.results or {}
-    took = f"{results['step']:,} steps in {results['seconds']:.0f} s; "
+    steps = "1 step" if results["step"] == 1 else f"{results['step']:,} steps"
+    took = f"{steps} in {results['seconds']:.0f} s; "
     print_verdict(took, results["verdict"], "\n")
     if results["evaluations"]:
         results_table(results["evaluations"])
