@@ -474,10 +474,11 @@ def test_evaluation_does_not_need_the_augmentation_and_code_of_a_program_may_be_
 
 
 def test_an_encoder_by_its_import_path_is_exported_and_one_that_is_an_object_is_not(run, tmp_path):
-    train(quick(**NAMES, epochs=1), tmp_path / "named")
+    train(quick(**NAMES, epochs=1, warmup_epochs=1.0), tmp_path / "named")
     folder = export(tmp_path / "named", "torch", tmp_path / "out")
-    rows = torch.randn(5, 8)
-    assert 'trust_code("own_things:Network")' in (folder / "README.md").read_text()
+    rows, card = torch.randn(5, 8), (folder / "README.md").read_text()
+    assert 'trust_code("own_things:Network")' in card and "warm-up of 1 epoch, cosine" in card
+    assert "```\n\nThe code of the network is not in this folder: its module must be imp" in card
     assert torch.equal(
         load_exported(folder)(rows), load_encoder(tmp_path / "named").encoder.eval().backbone(rows)
     )
