@@ -17,6 +17,7 @@ import flatnce
 from flatnce import DCL, EssController, FlatNCE, FlatNCEPlus, HolderFlatNCE, InfoNCE, Monitor
 from flatnce import functional as F
 from flatnce.core import control, faults
+from flatnce.core.contrast import inverse_temperature
 from flatnce.core.pairs import KeyQueue
 from forked import run_forked
 
@@ -489,6 +490,14 @@ def test_a_deferred_fault_of_logits_is_raised_by_the_monitor(deferred, fault, lo
 def test_cross_entropy_asserts_where_it_cannot_raise(deferred, logits, target):
     with pytest.raises(RuntimeError, match="bad target, or no negative"):
         F.cross_entropy(logits, torch.tensor(target), torch.ones(logits.shape[1]))
+
+
+def test_the_smallest_temperature_is_above_1e_minus_30():
+    beta, _ = inverse_temperature(1.5e-30, torch.device("cpu"), torch.float32)
+    assert float(beta) == pytest.approx(1 / 1.5e-30)
+    refuses(
+        lambda: inverse_temperature(1e-30, torch.device("cpu"), torch.float32), "temperature=1e-30"
+    )
 
 
 def test_nothing_is_read_on_the_host_while_compiling_or_in_a_transform(monkeypatch):

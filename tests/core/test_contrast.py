@@ -317,6 +317,16 @@ def test_the_fused_kernel_is_refused_where_it_cannot_run(interpreted, dtype, mon
 # --- Importance weights --------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("options", ["plain", "own"])
+def test_autocast_changes_no_importance_weight(options):
+    case = layouts.case_of(f"two views: {options}")
+    pairs = case.build(case.leaves(torch.float32))
+    expected = F.importance_weights(pairs, 0.1, with_positive=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = F.importance_weights(pairs, 0.1, with_positive=True)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("with_positive", [False, True])
 @pytest.mark.parametrize(
     "name",

@@ -279,6 +279,27 @@ def test_the_solve_refuses_what_no_temperature_reaches():
         F.temperature_for_ess(F.two_tower(*views(2)), 0.9, estimator="paper")
 
 
+def test_the_solve_halves_forty_times():
+    asked = []
+    like = torch.zeros((), dtype=torch.float64)
+    found = F.solve_for_ess(lambda beta: asked.append(float(beta)) or 1 / beta, 0.25, like)
+    assert len(asked) == 40
+    assert float(found) == pytest.approx(4, rel=3e-11)
+    assert asked[0] == pytest.approx(10.0)  # the middle of 1e-3 and 1e5
+
+
+def test_rows_with_one_negative_do_not_count_in_the_solve():
+    z, mask = views(4), torch.zeros(4, 4, dtype=torch.bool)
+    mask[0, 1:3] = True  # leaves one negative to the first anchor
+    (pairs,) = F.two_tower(*z, directions="left", false_negatives=mask)
+    rows = zip(pairs.anchors @ pairs.keys.T, pairs.negatives.block(), strict=True)
+    scores = [row[~out].tolist() for row, out in rows]
+    assert [len(row) for row in scores] == [1, 3, 3, 3]
+    beta = 1 / float(F.temperature_for_ess(pairs, 0.5))
+    found = reference.population_ess([[beta * s for s in row] for row in scores])
+    assert found == pytest.approx(0.5, rel=1e-9)
+
+
 def test_two_negatives_are_enough_for_the_solve():
     pairs, scores = F.two_tower(*views(3), directions="left"), []
     for i, row in enumerate(pairs[0].anchors @ pairs[0].keys.T):

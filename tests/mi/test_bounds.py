@@ -314,6 +314,14 @@ def test_misuse_is_said_in_one_message(call, message):
         call(scores)
 
 
+def test_barber_agakov_is_the_mean_of_the_model_and_the_entropy():
+    conditional, marginal = torch.tensor([-1.0, -2.5, 0.5]), torch.tensor([-2.0, -3.0, -1.0])
+    assert float(barber_agakov(conditional, marginal)) == 1.0
+    assert float(barber_agakov(conditional, entropy=2.0)) == 1.0
+    with pytest.raises(ValueError, match="not both"):
+        barber_agakov(conditional, marginal, entropy=2.0)
+
+
 READ_A_LARGE_MATRIX = """
 import resource, torch
 from flatnce.mi.bounds import ScoreBlocks, infonce, row_statistics, smile

@@ -99,6 +99,26 @@ def test_the_estimate_of_scores_of_heavy_tails_stays_below_its_ceiling():
         assert found.readouts["infonce"].nats <= found.ceiling == pytest.approx(math.log(N))
 
 
+def test_the_lower_limit_and_the_effective_number_of_negatives_are_their_definitions():
+    given = part()
+    found, scores = evaluate([given], 19, 0), matrices(given)[0]
+    primary = found.readouts["infonce"]
+    student = 2.3533634348  # 95 % of Student's t of three degrees of freedom lies below
+    assert primary.nats > student * primary.standard_error > 0.01
+    expected = primary.nats - student * primary.standard_error
+    assert found.lower == pytest.approx(expected, rel=1e-8)
+    numbers = []
+    for i, row in enumerate(scores):
+        powers = [math.exp(value) for value in others(row, i)]
+        numbers.append(sum(powers) ** 2 / sum(value**2 for value in powers))
+    assert found.ess == pytest.approx(sorted(numbers)[N // 2], rel=1e-9)
+    assert (found.rows, found.units, found.permutations) == ((N,), N, 19)
+    wrong = evaluate([dataclasses.replace(given, scale=-0.7)], 19, 0)
+    assert wrong.readouts["infonce"].nats < 0 == wrong.lower
+    several = dataclasses.replace(given, units=np.arange(N) // 2)
+    assert evaluate([several], 19, 0).units == 9
+
+
 # --- Several parts -------------------------------------------------------------------------------
 
 
