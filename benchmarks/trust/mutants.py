@@ -37,6 +37,8 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported, which torch may do
+
 from options import Series
 
 ROOT = Path(__file__).parents[2]
@@ -399,7 +401,6 @@ def main() -> int:
     every = [one for found in all_mutants().values() for one in found]
     chosen = [every[given.only]] if given.only is not None else chosen_mutants(given)
     modules = sorted({one.module for one in chosen})
-    os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported
     for name in READY:
         with contextlib.suppress(ImportError):  # a test that needs it says so
             importlib.import_module(name)

@@ -12,6 +12,7 @@ from functools import partial
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 import flatnce
 from flatnce import DCL, EssController, FlatNCE, FlatNCEPlus, HolderFlatNCE, InfoNCE, Monitor
@@ -500,12 +501,31 @@ def test_the_smallest_temperature_is_above_1e_minus_30():
     )
 
 
+def test_a_bad_key_of_a_queue_is_raised_where_the_queue_is_read(deferred):
+    queue = KeyQueue(5, 3)
+    queue.enqueue(rows())
+    assert faults.flagged(queue.faults) == []
+    queue.enqueue(with_entry(NAN))
+    queue.enqueue(rows(seed=1))
+    assert faults.flagged(queue.faults) == ["nonfinite"]
+    assert faults.flagged(F.with_queue(rows(), rows(), queue).faults) == ["nonfinite"]
+
+
+def test_one_value_that_cannot_be_read_now_defers_all(monkeypatch):
+    there, here = torch.tensor([False, True]), torch.tensor([True, False])
+    monkeypatch.setattr(faults, "can_raise_now", lambda tensor: tensor is here)
+    found = faults.raise_or_flag(nonfinite=here, zero_vector=there)
+    assert faults.flagged(found) == ["nonfinite", "zero_vector"]
+
+
 def test_nothing_is_read_on_the_host_while_compiling_or_in_a_transform(monkeypatch):
     z, seen = rows(), []
     torch.func.vmap(
         lambda row: seen.append((faults.is_transformed(row), faults.can_raise_now(row))) or row
     )(z)
     assert seen == [(True, False)]
+    with forward_ad.dual_level():
+        assert faults.is_transformed(z)
     assert (faults.is_transformed(z), faults.can_raise_now(z), faults.must_not_read(z)) == (
         False,
         True,

@@ -314,6 +314,29 @@ def test_the_fused_kernel_is_refused_where_it_cannot_run(interpreted, dtype, mon
         choose_kernel("fused", 2, 2, torch.zeros(2, 2, dtype=getattr(torch, dtype)))
 
 
+# --- Terms of an objective's own -----------------------------------------------------------------
+
+
+@every_kernel
+@pytest.mark.parametrize(
+    "name", ["two views: own", "two views: ids masked shared", "labels, in: masked shared"]
+)
+def test_terms_are_summed_over_the_negatives_and_the_positives_of_each_row(name, kernel):
+    case = layouts.case_of(name)
+    found = F.contrast_of(
+        case.build(case.inputs),
+        TEMPERATURE,
+        kernel=kernel,
+        statistic=lambda scores, *, positive: (scores - 3).square() if positive else scores**3,
+    )
+    rows = layouts.rows_of(case, TEMPERATURE)
+    expected = [
+        sum((float(s) - 3) ** 2 for s in row.positives) + sum(float(s) ** 3 for s in row.negatives)
+        for row in rows
+    ]
+    assert kept(found, found.statistic).tolist() == pytest.approx(expected, rel=1e-10)
+
+
 # --- Importance weights --------------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ from flatnce import EssController, FlatNCE, KeyQueue, LearnedTemperature
 from flatnce import functional as F
 from flatnce.core import distributed
 from flatnce.core.control import Cosine, Linear, Schedule
+from flatnce.core.direct import MOST_ABOVE
 from flatnce.core.objectives.temperature import TemperatureSource, _moments
 from forked import run_forked
 from layouts import random
@@ -110,9 +111,10 @@ def test_a_batch_with_bad_values_leaves_the_temperature_on_a_device_where_it_is(
     assert float(loss_fn.temperature) == 0.5
 
 
-def test_the_moments_of_several_processes_have_one_unit(monkeypatch):
+@pytest.mark.parametrize("second", [3.0, 300.0], ids=["near", "so large that it sets the unit"])
+def test_the_moments_of_several_processes_have_one_unit(second, monkeypatch):
     """Those of two processes with other scores and rows, and of one without negatives."""
-    given = [(1.0, NEGATIVES), (3.0, NEGATIVES[:2])]
+    given = [(1.0, NEGATIVES), (second, NEGATIVES[:2])]
     batches = [contrast_at(beta, rows) for beta, rows in given]
     batches.append(torch.zeros((), dtype=torch.float64))
     own: list[Tensor] = []
@@ -129,7 +131,9 @@ def test_the_moments_of_several_processes_have_one_unit(monkeypatch):
         means = [float(reference.log_sum_exp(row)) - math.log(len(row)) for row in several]
         levels.append(reference.mean(means))
         shares.append(len(several) / len(rows))
-    common = sum(s * level for s, level in zip(shares, levels, strict=True)) / sum(shares)
+    shown = [float(one[0, 2]) for one in own[:2]]  # a process may take a higher unit itself
+    common = sum(s * level for s, level in zip(shares, shown, strict=True)) / sum(shares)
+    common = max(common, max(shown) - MOST_ABOVE)
     units = [math.exp(2 * (level - common)) for level in levels]
     expected = [
         sum(unit * each[k] for unit, each in zip(units, moments, strict=True)) / 3 for k in (0, 1)
@@ -369,3 +373,10 @@ def test_a_learned_temperature_stays_bounded_where_the_naive_one_runs_away(recor
     (steps, largest, last), (naive_steps, naive_last) = found["safe"], found["own"]
     assert steps == 5000 and largest < 40 and last < 30
     assert naive_steps < 1600 and naive_last > 1e5
+
+
+def test_a_controller_has_finite_bounds():
+    assert EssController(0.3, highest=1e300).highest == 1e300
+    for bounds in ({"highest": math.inf}, {"lowest": 0.0}, {"lowest": 0.2}, {"highest": 0.05}):
+        with pytest.raises(ValueError, match=r"temperature_at_start=0\.1 must lie between"):
+            EssController(0.3, **bounds)

@@ -53,6 +53,13 @@ def test_pairs_made_by_hand_are_those_of_one_process(monkeypatch):
     torch.testing.assert_close(made.by_row(), wanted.by_row())
 
 
+def test_positives_are_selected_only_where_a_row_knows_itself():
+    groups = torch.zeros(3, dtype=torch.long)
+    for known in ({}, {"anchor_self": groups}, {"key_self": groups}):
+        with pytest.raises(ValueError, match="needs anchor_self and key_self"):
+            Selection(groups, groups, same=True, **known).block()
+
+
 # --- Several processes ---------------------------------------------------------------------------
 
 SAMPLES, PROCESSES = 6, 2

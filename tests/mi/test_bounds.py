@@ -314,6 +314,14 @@ def test_misuse_is_said_in_one_message(call, message):
         call(scores)
 
 
+@pytest.mark.parametrize("power", [1.0, 2.0])
+def test_recentred_statistics_are_those_of_the_shifted_scores(power):
+    scores, shift, *_ = draw()
+    found = recentre(holder_statistics(scores, power), shift)
+    wanted = holder_statistics(scores - shift[:, None], power)
+    torch.testing.assert_close(found.by_row(), wanted.by_row(), rtol=1e-10, atol=1e-10)
+
+
 def test_barber_agakov_is_the_mean_of_the_model_and_the_entropy():
     conditional, marginal = torch.tensor([-1.0, -2.5, 0.5]), torch.tensor([-2.0, -3.0, -1.0])
     assert float(barber_agakov(conditional, marginal)) == 1.0

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from estimator_reference import READOUTS, infonce, jackknife, mean, others, without
-from flatnce.mi import SeparableCritic, critic_for
+from flatnce.mi import SeparableCritic, critic_for, readouts
 from flatnce.mi.readouts import (
     EvaluationPart,
     evaluate,
@@ -194,6 +194,40 @@ def test_it_is_infonce_recomputed_under_each_permutation(strength):
     values = [infonce(scores[:, order].tolist()) for order in draws(14, 99)]
     wanted = (1 + sum(value >= true - 1e-12 for value in values)) / 100
     assert permutation_p_value([given], 99, 0) == pytest.approx(wanted)
+
+
+def test_with_a_floor_every_permutation_is_read_with_it():
+    """One row whose partner scores very low decides without the floor, and hardly with it."""
+    given = permuted_part(12, strength=0.6)
+    y = given.y.clone()
+    y[3] = -25 * given.x[3]
+    scores = (given.scale * given.x @ y.T).tolist()
+    results = []
+    for floor in (0.0, 0.2):
+        values = []
+        for order in [range(12), *draws(12, 99)]:
+            weights = []
+            for i, row in enumerate(scores):
+                top = max(row)
+                total = math.fsum(math.exp(value - top) for value in row)
+                share = math.exp(row[order[i]] - top) / total
+                weights.append((1 - floor) * share + floor / 12)
+            values.append(math.fsum(map(math.log, weights)))
+        results.append(mean(value >= values[0] - 1e-9 for value in values))
+        part = dataclasses.replace(given, y=y, floor=floor)
+        assert permutation_p_value([part], 99, 0) == pytest.approx(results[-1])
+    assert abs(results[0] - results[1]) > 0.1
+
+
+def test_of_many_rows_as_many_units_are_read_as_fit(monkeypatch):
+    monkeypatch.setattr(readouts, "LARGEST_MATRIX_ROWS", 4)
+    for units, expected in [
+        ([0, 1, 2, 3], [0, 1, 2, 3]),
+        ([0, 1, 2, 3, 4, 5], [0, 1, 2, 3]),
+        ([1, 0, 1, 0, 1, 0], [1, 3, 0, 2]),  # two of each of two units
+        ([0, 0, 0, 1, 2], [0, 3, 4]),
+    ]:
+        assert readouts._chosen_rows(np.array(units)).tolist() == expected
 
 
 @pytest.mark.parametrize("parts", [1, 2])
