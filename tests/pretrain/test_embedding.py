@@ -248,7 +248,7 @@ def test_misuse_of_embed_is_one_line(encoder, photos, capsys, typed, said):
 
 
 def test_train_starts_a_run_with_its_settings_and_passes_the_rest_on(monkeypatch):
-    calls = []
+    calls, train = [], loop.train
 
     def trained(config, directory, **rest):
         calls.append((config, str(directory), rest))
@@ -258,7 +258,8 @@ def test_train_starts_a_run_with_its_settings_and_passes_the_rest_on(monkeypatch
     flatnce.train("digits", objective="infonce", batch_size=32, name="mine", replace=True)
     config, directory, rest = calls.pop()
     assert config == preset("digits").override(objective="infonce", batch_size=32)
-    assert directory == "runs/mine" and rest.pop("report") and rest == {"replace": True}
+    assert directory == "runs/mine" and rest.pop("report")
+    assert rest == {"replace": True, "evaluate": ("knn", "linear")}
     shutil.rmtree("runs")
     flatnce.train("digits", preset="cifar10", seed=3)
     config, directory, _ = calls.pop()
@@ -268,12 +269,16 @@ def test_train_starts_a_run_with_its_settings_and_passes_the_rest_on(monkeypatch
     own = object()
     flatnce.train(own, name="own", encoder="network")
     config, _, rest = calls.pop()
-    assert config.data.data.value is own and rest.pop("report") and rest == {"encoder": "network"}
+    assert config.data.data.value is own and rest.pop("report")
+    assert rest == {"encoder": "network", "evaluate": ("knn", "linear")}
     with pytest.raises(ValueError, match=r"'epoch' is not a setting .*; did you mean 'epochs'"):
         flatnce.train("digits", epoch=2)
+    assert not calls
+    monkeypatch.setattr(loop, "train", train)
+    shutil.rmtree("runs")
     with pytest.raises(ValueError, match="linear"):
         flatnce.train("digits", evaluate=["linaer"])
-    assert not calls
+    assert not Path("runs").exists()
 
 
 @pytest.mark.parametrize("rank, pages", [("0", 1), ("1", 0)])
