@@ -282,7 +282,9 @@ def test_ordinary_surveys_are_not_called_duplicated_and_planted_copies_are_found
 def test_a_large_table_takes_few_copies():
     x, y = table(20_000, 12), np.asfortranarray(table(20_000, 12, seed=1))
     given = x.nbytes + y.nbytes
-    for function, most in ((clean, 1.2), (mi.cca, 2.6), (mi.gaussian_copula, 2.6)):
+    # NumPy traces the memory of LAPACK, which it has always taken, since version 2.5.
+    ours = 2.6 if np.lib.NumpyVersion(np.__version__) < "2.5.0" else 3.1
+    for function, most in ((clean, 1.2), (mi.cca, ours), (mi.gaussian_copula, ours)):
         function(x[:100], y[:100])  # imports are not counted
         tracemalloc.start()
         found = function(x, y)

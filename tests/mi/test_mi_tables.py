@@ -437,10 +437,11 @@ def test_npy_is_read_by_number(tmp_path, numbers, dtype):
 
 def test_two_files_are_partners_by_position(tmp_path, text_file, numbers):
     np.save(tmp_path / "x.npy", numbers[:, :3])
-    path = text_file("b\n" + "\n".join(map(repr, numbers[:, 3].tolist())))
+    eighths = np.round(8 * numbers[:, 3:]) / 8  # pandas before 3.1 may miss the last bit of others
+    path = text_file("b\n" + "\n".join(map(repr, eighths[:, 0].tolist())))
     tables = read_tables([tmp_path / "x.npy", path])
     equal(tables.x, numbers[:, :3])
-    equal(tables.y, numbers[:, 3:])
+    equal(tables.y, eighths)
 
 
 def test_npz_with_x_and_y_needs_no_choice(tmp_path, numbers):
