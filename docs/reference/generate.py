@@ -19,8 +19,10 @@ from typing import Any
 import tyro
 
 from flatnce.cli import COMMANDS, HOMES
-from flatnce.cli.options import ALIASES
-from flatnce.cli.options import _said  # how the program itself reads its docstrings
+from flatnce.cli.options import (
+    ALIASES,
+    _said,  # how the program itself reads its docstrings
+)
 from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.pretrain import PRESETS, TrainConfig
 
