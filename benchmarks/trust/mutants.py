@@ -57,7 +57,9 @@ TESTS = {
     "core/kernels/__init__.py": "core/test_chunked.py core/test_contrast.py",
     "core/kernels/statistics.py": "core/test_chunked.py core/test_contrast.py",
     "core/kernels/chunked.py": "core/test_chunked.py core/test_contrast.py",
-    "core/objectives/base.py": "core/test_objectives.py core/test_bad_input.py core/test_hooks.py",
+    "core/objectives/base.py": (
+        "core/test_objectives.py core/test_direct.py core/test_bad_input.py core/test_hooks.py"
+    ),
     "core/objectives/losses.py": (
         "core/test_objectives.py core/test_bad_input.py core/test_registry.py core/test_hooks.py"
     ),
@@ -65,7 +67,9 @@ TESTS = {
     "core/objectives/temperature.py": (
         "core/test_objectives.py core/test_direct.py core/test_control.py core/test_bad_input.py"
     ),
-    "core/diagnostics/measures.py": "core/test_diagnostics.py core/test_control.py",
+    "core/diagnostics/measures.py": (
+        "core/test_diagnostics.py core/test_control.py core/test_bad_input.py"
+    ),
     "core/control.py": "core/test_control.py",
     "pretrain/runs/checkpoint.py": (
         "pretrain/runs/test_checkpoint.py pretrain/runs/test_checkpoint_background.py"
