@@ -345,7 +345,7 @@ LOSSES += [1.7608037, 1.7680326, 1.8885694, 1.6573079]
 
 
 def test_the_first_twenty_losses_are_those_of_the_version_before(tmp_path):
-    config, found = quick_config(batch_size=64, log_every=1), []
+    config, found = quick_config(batch_size=64, log_every=1, device="cpu"), []
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
