@@ -293,6 +293,25 @@ def test_the_first_process_alone_evaluates_and_writes_the_page(monkeypatch, rank
     assert named.evaluate_run.call_count == named.run_page.call_count == pages
 
 
+@pytest.mark.parametrize("step, asked", [(10, ["knn"]), (30, None)])
+def test_an_evaluation_of_an_earlier_step_does_not_stand_for_the_last_one(
+    monkeypatch, step, asked, capsys
+):
+    earlier = {"name": "linear", "step": step, "top1": 0.5, "protocol": {"data": "digits"}}
+    results = {"step": 30, "seconds": 1.0, "verdict": "healthy", "evaluations": [earlier]}
+    run = Mock(results=results, environment={"evaluate": ["knn"]})
+    monkeypatch.setattr(named, "read_run", Mock(return_value=run))
+    monkeypatch.setattr(named, "_next_calls", Mock(return_value="no more"))
+    for name in ("evaluate_run", "run_page", "read_config"):
+        monkeypatch.setattr(named, name, Mock())
+    outcome = Outcome(Path("runs/any"), finished=True, step=30)
+    assert named.finish_run(outcome, None) is None
+    called = named.evaluate_run.call_args
+    assert (called and called.args[1]) == asked
+    named.print_results(outcome)
+    assert ("linear" in capsys.readouterr().out) == (step == 30)
+
+
 @pytest.mark.slow
 def test_a_run_of_train_is_evaluated_has_a_page_and_is_found_by_load(tmp_path, capsys):
     quick = {"epochs": 1, "batch_size": 300, "tensorboard": False, "device": "cpu", "pool": 64}

@@ -23,7 +23,7 @@ class ResumeOptions:
     # Continue from this checkpoint and remove later ones; by default the newest.
     step: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     # Protocols to evaluate with on the test set at the end; may be empty. By default what train
-    # was given, unless the run is evaluated already.
+    # was given, unless the last step is evaluated already.
     evaluate: Annotated[tuple[str, ...] | None, tyro.conf.arg(metavar="[NAME ...]")] = None
     devices: int = 1  # Number of GPUs (or CPU processes) that share the batch; starts torchrun.
     quiet: Switch = False  # Print only the results at the end.

@@ -1,7 +1,7 @@
 """``flatnce.train`` and ``resume``: a run by its name; and what follows a training."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
@@ -78,7 +78,7 @@ def resume(
         run: A run's name in the folder of runs, or its path.
         step: Continue from this checkpoint and remove later ones; by default the newest.
         evaluate: Protocols to evaluate with on the test set at the end; may be empty. By default
-            what :func:`train` was given, unless the run is evaluated already.
+            what :func:`train` was given, unless the last step is evaluated already.
         quiet: Show neither progress nor results.
         objects: Those that :func:`train` was given, such as ``encoder`` and ``data``.
     """
@@ -117,12 +117,13 @@ def _finish(outcome: loop.Outcome, evaluate: Sequence[str] | None, quiet: bool) 
 def finish_run(outcome: loop.Outcome, protocols: Sequence[str] | None) -> Exception | None:
     """Evaluate a finished run if it has labels, and write its page; return why not, if so.
 
-    Without ``protocols`` a run that is evaluated already is not evaluated again.
+    Without ``protocols`` a run whose last step is evaluated already is not evaluated again.
     """
     failure, run = None, read_run(outcome.directory)
     results = run.results or {}
     if protocols is None:
-        protocols = () if results.get("evaluations") else run.environment.get("evaluate", USUAL)
+        done = _of_step(results, outcome.step)
+        protocols = () if done else run.environment.get("evaluate", USUAL)
     if protocols and results.get("labelled", True):
         try:
             device = read_config(outcome.directory).run.device
@@ -131,6 +132,11 @@ def finish_run(outcome: loop.Outcome, protocols: Sequence[str] | None) -> Except
             failure = error
     run_page(outcome.directory)
     return failure
+
+
+def _of_step(results: Mapping[str, Any], step: int) -> list[dict[str, Any]]:
+    """The evaluations of a step."""
+    return [one for one in results.get("evaluations", ()) if one.get("step", step) == step]
 
 
 def print_results(outcome: loop.Outcome, failure: Exception | None = None) -> None:
@@ -143,8 +149,8 @@ def print_results(outcome: loop.Outcome, failure: Exception | None = None) -> No
     steps = "1 step" if results["step"] == 1 else f"{results['step']:,} steps"
     took = f"{steps} in {results['seconds']:.0f} s; "
     print_verdict(took, results["verdict"], "\n")
-    if results["evaluations"]:
-        results_table(results["evaluations"])
+    if found := _of_step(results, outcome.step):
+        results_table(found)
     if not results.get("labelled", True):
         say("There are no labels, so no accuracy is measured.")
     if failure is not None:
