@@ -109,8 +109,7 @@ def test_the_rows_of_each_process_are_those_of_the_whole_batch(name, options, mo
             distributed, "gather", lambda z, note=note: note(z) or torch.cat([z, z])
         )
         pairs_of(layout, rank)
-    if options == "own":  # nothing but rows of the batch is gathered
-        assert compared == {len(z) for z in noted[0]} == {SAMPLES // PROCESSES}
+    assert compared == {len(z) for z in noted[0]}
     for rank in range(PROCESSES):
         monkeypatch.setattr(distributed, "rank", lambda rank=rank: rank)
         together = map(torch.cat, zip(*noted, strict=True))

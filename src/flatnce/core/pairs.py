@@ -505,7 +505,7 @@ class Arguments:
         # Comparing shapes reads the device. All but hard negatives have the first one's rows.
         if name == "negatives" or not self._agreed:
             distributed.agree(name, z)
-            self._agreed = True
+            self._agreed |= name != "negatives"
         return distributed.gather(z)
 
     def groups(
