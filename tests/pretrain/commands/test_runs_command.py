@@ -93,6 +93,24 @@ def test_columns_that_were_asked_for_stay_on_a_narrow_terminal(typed, runs, caps
     assert ("data" in note) == ("data" not in typed)
 
 
+@pytest.mark.parametrize("typed", ["--sort=loss", "--where=loss>0", "--where=temperature>0"])
+def test_a_number_that_was_asked_for_has_a_column(typed, runs, capsys):
+    head, *lines = printed(capsys, *typed.split("=")).splitlines()
+    key = typed.partition("=")[2].partition(">")[0]
+    row = json.loads(printed(capsys, "first", "--json"))
+    value = {**row["settings"], **row["last"]}[key]
+    (first,) = (line for line in lines if line.startswith("first"))
+    assert head.split()[-1] == key and first.split()[-1] == f"{value:.4g}"
+    assert "name" not in printed(capsys, "--sort", "name").splitlines()[0].split()
+
+
+def test_scores_of_several_steps_say_their_step(runs, capsys):
+    assert ", step" not in printed(capsys, "first")
+    evaluation = {**EVALUATION, "protocol": {"name": "kNN"}}
+    add_evaluation(runs / "first", {**evaluation, "step": 200})
+    assert ", step 200" in printed(capsys, "first")
+
+
 def test_one_run_is_shown_whole(runs, capsys):
     shown = printed(capsys, "first")
     add_evaluation(runs / "first", {**EVALUATION, "protocol": {"name": "semi, 10 % of labels"}})

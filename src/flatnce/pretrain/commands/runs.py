@@ -83,12 +83,16 @@ def run(arguments: list[str]) -> int:
 def show_runs(
     rows: Sequence[Summary], means: Sequence[Summary] = (), asked: Sequence[str] = ()
 ) -> None:
-    """Print a table of runs and one of means; columns of conditions that were asked for stay."""
+    """Print a table of runs and one of means, with the numbers that were asked for."""
     cells = [_cells(row) for row in rows]
     columns = {heading: [row[heading] for row in cells] for heading in cells[0]}
     # A column that is the same in every row goes first.
     same = [one for one in DISPENSABLE[:1:-1] if len(set(columns[one])) == 1]
-    keys = {listing.key_of(re.split("[<>=!]", one)[0]) for one in asked}
+    keys = {listing.key_of(one): one for one in (re.split("[<>=!]", one)[0] for one in asked)}
+    for key, name in keys.items():
+        if key not in {"name", *map(listing.key_of, columns)}:
+            values = listing.values_of("--where", name, rows)
+            columns[name] = [_text(one, ".4g" if type(one) is float else "") for one in values]
     dispensable = [one for one in (*same, *DISPENSABLE) if listing.key_of(one) not in keys]
     print("\n".join(column_lines(columns, dispensable, names=["run", "data"])))
     if means:
@@ -103,7 +107,7 @@ def show_runs(
         print("\n".join(column_lines(columns, [*NUMBERS][::-1], names=["runs"])))
 
 
-def _text(value: float | None, form: str) -> str:
+def _text(value: Any, form: str) -> str:
     return "" if value is None else format(value, form)
 
 
@@ -138,15 +142,17 @@ def _show(directory: Path, as_json: bool) -> int:
         return 0
     # The settings of built-in views do not apply to a user's own.
     unused = found.config.get("views", ()) if results.get("own_views") else ()
-    cells = [score_cells(one) for one in results.get("evaluations", ())]
+    scores = results.get("evaluations", ())
+    several = len({one.get("step") for one in scores}) > 1
+    steps = [f", step {one['step']:,}" if several and "step" in one else "" for one in scores]
     facts: dict[str, Any] = {
         "run": f"{name} ({directory}, {format_bytes(size)})",
         "state": "{state}, {epochs} epochs, {age} ago".format(**_cells(row)),
         "failure": row["failure"],
         "verdict": results.get("verdict") or row["verdict"],
         "scores": [
-            (one.name, f"{one.said}{one.interval and f' ({one.interval})'} on {one.data}")
-            for one in cells
+            (one.name, f"{one.said}{one.interval and f' ({one.interval})'} on {one.data}{at}")
+            for one, at in zip(map(score_cells, scores), steps, strict=True)
         ],
         "last": pairs_text(row["last"]),
         "settings": pairs_text({k: v for k, v in row["settings"].items() if k not in unused}),
