@@ -83,7 +83,7 @@ def examine_run(
         found = finding(kind, since=status.step, within="run", message=status.failure)
         findings.append(replace(found, kind="failed"))
     if history:
-        numbers = {**_finite(history[-1]), **numbers}
+        numbers = {k: v for k, v in history[-1].items() if math.isfinite(v)} | numbers
         seen = int(history[-1].get("steps", 1)) * config.run.batch_size
         available = min(config.model.head_out, seen)
         findings += findings_on(history, objective, available=available)
@@ -108,14 +108,10 @@ def examine_run(
     else:
         unknown.append(not_known("not_asked"))
     if config.model.head_layers > 1 and config.model.head_norm:
-        findings = [_without_head(one) for one in findings]
+        for number, one in enumerate(findings):
+            advice = tuple(remedy for remedy in one.remedies if "projection head" not in remedy)
+            findings[number] = replace(one, remedies=advice)
     return Diagnosis(f"run {place}", in_order(findings), numbers, tuple(unknown), judged)
-
-
-def _without_head(one: Finding) -> Finding:
-    """The finding without the advice to add a projection head."""
-    kept = tuple(remedy for remedy in one.remedies if "projection head" not in remedy)
-    return replace(one, remedies=kept)
 
 
 def _logged(lines: Sequence[Mapping[str, Any]]) -> list[Numbers]:
@@ -158,7 +154,3 @@ def _embedded(
         batch_size=min(config.run.batch_size, len(z1)),
         objective=objective,
     )
-
-
-def _finite(record: Numbers) -> dict[str, Any]:
-    return {key: value for key, value in record.items() if math.isfinite(value)}

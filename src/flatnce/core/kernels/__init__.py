@@ -41,11 +41,6 @@ WIDEST = 2048
 TRITON_IS_THERE = find_spec("triton") is not None
 
 
-def _known_card(device: torch.device) -> bool:
-    """Whether ``auto`` may take the fused kernel there: NVIDIA, from Ampere on."""
-    return torch.version.hip is None and torch.cuda.get_device_properties(device).major >= 8
-
-
 def fused_is_better(name: str, n: int, m: int, like: Tensor, operands: torch.dtype) -> bool:
     """Whether the fused kernel is asked for, or ``auto`` should take it."""
     if name == "fused":
@@ -62,7 +57,9 @@ def fused_is_better(name: str, n: int, m: int, like: Tensor, operands: torch.dty
             )
         return True
     fits = like.is_cuda and like.dtype != torch.float64 and like.shape[1] <= WIDEST
-    if name != "auto" or not fits or not TRITON_IS_THERE or not _known_card(like.device):
+    if name != "auto" or not fits or not TRITON_IS_THERE or torch.version.hip is not None:
+        return False
+    if torch.cuda.get_device_properties(like.device).major < 8:  # older than Ampere
         return False
     if not torch.compiler.is_compiling() and is_transformed(like):  # vmap, torch.func.grad
         return False

@@ -90,7 +90,16 @@ def reproduce(
                 "command": command,
                 "seeds": list(setting.seeds),
             },
-            "runs": [_summary(run) for run in runs],
+            "runs": [
+                {
+                    "name": run.name,
+                    "record": run.record["name"],
+                    "seed": run.config.run.seed,
+                    "variables": dict(run.variables),
+                    "failure": run.failure,
+                }
+                for run in runs
+            ],
             **vars(findings),
         }
     )
@@ -239,13 +248,3 @@ def _open(place: Path, experiment: Experiment, setting: Setting) -> RunLog:
             f"out={str(place)!r} holds another {there.kind} run ({words}); name another folder"
         )
     return RunLog.reopen(place, kind=KIND, step=0)
-
-
-def _summary(run: TrainingRun) -> dict[str, Any]:
-    return {
-        "name": run.name,
-        "record": run.record["name"],
-        "seed": run.config.run.seed,
-        "variables": dict(run.variables),
-        "failure": run.failure,
-    }
