@@ -19,6 +19,7 @@ from choices import (
     targets,
     temperature_of,
 )
+from hypotheses import ARMS, table
 from records import read_all
 
 HERE = Path(__file__).parent
@@ -91,6 +92,27 @@ def targeted(records):
     return "\n".join(lines)
 
 
+def arms(records):
+    """A row per run of piece 5, by batch, seed and arm."""
+    runs = [one for one in records if one["piece"] == 5]
+    names = ("batch", "seed", "arm", "τ or target", "last τ", "linear", "kNN, k = 20")
+    lines = [f"| {' | '.join((*names, 'kNN, k = 200'))} |", "|---" * (len(names) + 1) + "|"]
+    order = {arm: name for name, arm in ARMS.items()}
+
+    def arm_of(one):
+        return objective_of(one), target_of(one) is not None
+
+    for one in sorted(runs, key=lambda r: (batch_of(r), r["seed"], [*order].index(arm_of(r)))):
+        held = target_of(one)
+        cells = [batch_of(one), one["seed"], order[arm_of(one)]]
+        cells.append(f"τ = {temperature_of(one)}" if held is None else f"ESS = {held}")
+        cells.append(f"{one['metrics'][-1]['temperature']:.3f}")
+        found = one["evaluation"]
+        cells += [f"{100 * found[key]:.2f}" for key in ("linear", "knn_20", "knn_200")]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines)
+
+
 def invariance(studies, target):
     """Settled temperatures of one target by study and estimator."""
     sizes = list(next(iter(studies.values()))[0]["temperature"])
@@ -144,6 +166,8 @@ def tables():
         "rates": rates(records),
         "fixed": fixed(records),
         "targets": targeted(records),
+        "arms": arms(records),
+        "hypotheses": table(records),
         "invariance": invariance(_studies("ess_invariance.json"), 0.3),
         "all-runs": all_runs(_studies("ess_invariance_all_runs.json")),
         "all-runs-512": all_runs(_studies("ess_invariance_512.json")),
@@ -155,11 +179,11 @@ def tables():
 
 def filled(text):
     """The README with its tables put in."""
-    for name, table in tables().items():
+    for name, found in tables().items():
         begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
         pattern = re.escape(begin) + ".*?" + re.escape(end)
         text, count = re.subn(
-            pattern, lambda _, t=table, b=begin, e=end: f"{b}{t}\n{e}", text, flags=re.S
+            pattern, lambda _, t=found, b=begin, e=end: f"{b}{t}\n{e}", text, flags=re.S
         )
         if count != 1:
             raise ValueError(f"the README has {count} places for the table {name}")
