@@ -7,6 +7,8 @@ import tomllib
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from paths import ROOT
 
@@ -94,3 +96,16 @@ def test_pre_commit_runs_the_tools_of_make_check():
     asked = re.findall(r"\$\(BIN\)/(ruff check|ruff format|mypy)", makefile)
     assert [hook["name"] for hook in hooks] == asked
     assert all(hook["entry"].startswith(f".venv/bin/{hook['name']}") for hook in hooks)
+
+
+def test_the_constraints_pin_every_package_that_the_extras_install():
+    pinned = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.M))
+    asked = [
+        Requirement(one)
+        for extra in [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
+        for one in extra
+    ]
+    asked = [one for one in asked if one.name != "flatnce"]
+    assert len(asked) > 20
+    for one in asked:
+        assert one.specifier.contains(pinned[canonicalize_name(one.name)]), one
