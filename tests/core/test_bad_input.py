@@ -171,6 +171,10 @@ REFUSED = [
     ("cross_entropy(torch.zeros(1, 3), tensor([-100]), reduction='none')", "only ignore_index"),
     ("contrast_of(two_view(z, z), 0.1, power=NAN)", "power=nan", "real number"),
     ("HolderFlatNCE(gamma=NAN)", "gamma=nan", "real number"),
+    # Options of an objective, when it is built.
+    ("FlatNCE(kernel='fast')", "kernel='fast'", "auto, dense, chunked, fused"),
+    ("FlatNCE(layout='three')", "layout='three'", "two_view, two_tower, own_view"),
+    ("FlatNCE(1e-30)(z, rows(seed=1))", "temperature=1e-30", "positive finite"),
     ("contrast_of(two_view(z, z), 0.1, kernel='fast')", "kernel='fast'", "auto, dense, chunked"),
     ("flatnce.LearnedTemperature(0.001)", "start=0.001", "lowest=0.01"),
     ("flatnce.LearnedTemperature(0.1, lowest=0.0)", "lowest=0.0", "positive"),
@@ -379,12 +383,19 @@ BAD_CALLS = [
         "false_negatives has shape (4, 3)",
         "(4, 4)",
     ),
-    ("f(z, labels=ones, ids=ones)", "labels", "ids"),
+    ("f(z, labels=labels, ids=ones)", "labels go without ids"),
+    ("f(z, labels=labels[:3])", "labels has shape (3,)", "(4,)"),
     ("f(z, labels=arange(4))", "no_positives"),
     # What the layout cannot hold.
-    ("m(queue=full_queue())(z, labels=ones)", "labels", "queue"),
+    ("m(queue=full_queue())(z, labels=labels)", "labels go without ids, without a queue"),
+    ("m(queue=full_queue())(z, z, labels=labels)", "labels go without ids, without a queue"),
+    ("m(layout='two_tower')(z, z, labels=labels)", "labels go without", "layout='two_view'"),
     ("m(queue=full_queue())(z, z, z)", "3 views", "queue"),
     ("m(queue=full_queue(2))(z, z)", "query has width 3", "2"),
+    # As many keys as columns, and as many columns as rows.
+    ("m(queue=KeyQueue(3, 4))(z, z)", "query has width 3", "width 4"),
+    ("m(queue=KeyQueue(3, 4), in_batch=False)(z, z)", "query has width 3", "width 4"),
+    ("m(queue=full_queue())(z)", "z2 is missing"),
     ("m(queue=KeyQueue(5, 3), in_batch=False)(z, z)", "no_negatives", "queue"),
     ("m(layout='two_tower')(z, z, z)", "3 views", "two_view"),
     ("m(layout='two_tower')(z, rows(5))", "right has shape (5, 3)", "left"),
@@ -509,6 +520,25 @@ def test_a_bad_key_of_a_queue_is_raised_where_the_queue_is_read(deferred):
     queue.enqueue(rows(seed=1))
     assert faults.flagged(queue.faults) == ["nonfinite"]
     assert faults.flagged(F.with_queue(rows(), rows(), queue).faults) == ["nonfinite"]
+    assert queue.keys.isfinite().all()  # the bad key was overwritten, and may have been read
+    for options in ({}, {"in_batch": False}, {"kernel": "dense"}):
+        loss_fn = FlatNCE(queue=queue, **options)
+        loss_fn(rows(), rows(seed=1))
+        refuses(lambda f=loss_fn: f.last.ess, "nonfinite")
+
+
+@pytest.mark.parametrize(("dtype", "least"), [(torch.float32, 2**-63), (torch.float64, 2**-511)])
+@pytest.mark.parametrize("kernel", ["auto", "dense"])
+def test_the_smallest_norm_is_eight_times_the_root_of_the_smallest_number(dtype, least, kernel):
+    assert least**2 == torch.finfo(dtype).tiny
+    loss_fn = FlatNCE(kernel=kernel)
+    for factor in (7.9, 8.1):
+        z = rows().to(dtype)
+        z[2] = torch.tensor([factor * least, 0.0, 0.0], dtype=dtype)
+        if factor > 8:
+            assert loss_fn(z, rows(seed=1).to(dtype)).isfinite()
+        else:
+            refuses(lambda z=z: loss_fn(z, rows(seed=1).to(dtype)), "z1: row 2", "inexact")
 
 
 def test_one_value_that_cannot_be_read_now_defers_all(monkeypatch):
@@ -579,7 +609,11 @@ SLIPS = [
     ("F.importance_weights(F.two_tower(z, z), 0.1)", "one direction"),
     ("KeyQueue(2.5, 3)", "size"),
     ("F.contrast_of(F.two_view(z, z), '0.1')", "temperature"),
-    ("FlatNCE(temperature_gradient='mine')", "temperature_gradient"),
+    ("FlatNCE(temperature_gradient='mine')", "temperature_gradient='mine' is unknown"),
+    ("FlatNCE(form='all')", "form='all' is unknown"),
+    ("FlatNCE(temperature='0.1')", "temperature is a str; pass a number"),
+    ("FlatNCE(torch.tensor(2))(z, z)", "temperature has shape () and dtype torch.int64"),
+    ("FlatNCE(1)(z[:1], z[:1])", "z1 has 1 row"),  # a whole number is a temperature
     ("F.flatnce(F.contrast_of(F.two_view(z, z), 0.1), value='one')", "value"),
     ("F.temperature_for_ess(F.two_view(z, z), 0.3, estimator='raw')", "estimator"),
     ("F.dcl(F.contrast_of(F.two_view(z, z), 0.1), reduction='max')", "reduction"),

@@ -1,8 +1,11 @@
 """The chunked kernel equals the dense one: symmetric scores, excluded pairs."""
 
+import itertools
+
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from flatnce.core.kernels import chunked
 from flatnce.core.kernels import statistics as dense
@@ -107,3 +110,52 @@ def test_merged_statistics_are_those_of_the_union_also_of_rows_without_scores() 
     for name, value in whole.present().items():
         rows = slice(1 if name in ("lse", "lse2") else 0, 5)  # any very low number if it is empty
         torch.testing.assert_close(getattr(merged, name)[rows], value[rows], msg=name)
+
+
+def test_a_statistic_that_one_record_lacks_is_left_out_of_both_together() -> None:
+    scores, out = random(5, 9), random(5, 9, seed=3) > 0.3
+    bare = dense.statistics_of_scores(scores, out)
+    for extras in itertools.chain.from_iterable(
+        itertools.combinations(dense.EXTRAS, size) for size in (1, 2, 3)
+    ):
+        full = dense.statistics_of_scores(scores, out, extras)
+        assert len(full.present()) == 4 + len(extras) + ("extremes" in extras)
+        for one, other in ((full, bare), (bare, full)):
+            for both in (one.merge(other), dense.RowStatistics.concatenate([one, other])):
+                assert list(both.present()) == ["lse", "lse2", "count", "top"]
+    both = dense.RowStatistics.concatenate([full, full])
+    assert list(both.present()) == list(full.present())
+    assert torch.equal(both.mean, torch.cat([full.mean, full.mean]))
+
+
+# --- Rows without scores, and tensors without numbers --------------------------------------------
+
+
+@pytest.mark.parametrize("wanted", [("lse",), ("lse2",), ("lse", "lse2", "mean")])
+def test_a_row_that_counts_nothing_moves_nothing_whatever_its_own_gradient(wanted) -> None:
+    groups = torch.tensor([0, 1, 0, 1]), torch.zeros(7, dtype=torch.long)
+    found = []
+    for unused in (0.0, torch.inf):
+        leaves = [random(4, 2).requires_grad_(), random(7, 2, seed=1).requires_grad_()]
+        beta = torch.tensor(2.0).double()
+        rows = chunked.row_statistics(*leaves, beta, Selection(*groups), ("mean",))
+        incoming = [torch.tensor([unused, 0.3, unused, -0.7]).double() for _ in wanted]
+        read = [getattr(rows, name) for name in wanted]
+        found.append(torch.autograd.grad(read, leaves, incoming))
+    torch.testing.assert_close(*found, rtol=0, atol=0)
+    assert not found[0][0][[0, 2]].any() and found[0][0][[1, 3]].all()
+
+
+@pytest.mark.parametrize("extras", [(), ("mean",), ("expected",), ("extremes",), dense.EXTRAS])
+def test_without_numbers_it_returns_the_shapes_and_types_of_its_results(extras) -> None:
+    given = random(5, 3), random(7, 3, seed=1), torch.tensor(2.0).double()
+    groups = torch.arange(5), torch.arange(7)
+    fake, shapes = FakeTensorMode(allow_non_fake_inputs=True), []
+    for place in (fake.from_tensor, torch.clone):
+        leaves = [place(tensor).requires_grad_() for tensor in given]
+        rows = chunked.row_statistics(*leaves, Selection(*map(place, groups)), extras)
+        assert list(rows.present())[:4] == ["lse", "lse2", "count", "top"]
+        gradients = torch.autograd.grad(rows.lse.sum(), leaves)
+        found = [*rows.present().items(), *enumerate(gradients)]
+        shapes.append([(name, one.shape, one.dtype, one.requires_grad) for name, one in found])
+    assert shapes[0] == shapes[1]

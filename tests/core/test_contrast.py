@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ from torch.autograd import gradgradcheck
 import layouts
 import reference
 from flatnce import functional as F
-from flatnce.core import kernels
+from flatnce.core import faults, kernels
+from flatnce.core.contrast import contrast_of_batches
 from flatnce.core.kernels import KERNELS, choose_kernel, chunked
 from flatnce.core.kernels import statistics as dense
 from flatnce.core.selection import Selection
@@ -199,6 +201,76 @@ def test_a_power_near_zero_keeps_the_precision_of_float32(power, kernel):
     torch.testing.assert_close(found.gap.double(), torch.stack(slow), rtol=1e-5, atol=1e-5)
 
 
+@every_kernel
+@every_power
+def test_of_a_single_negative_every_power_mean_is_its_score(power, kernel):
+    left, right = layouts.random(2, 3), layouts.random(2, 3, seed=1)
+    pairs = F.two_tower(left, right)
+    found = F.contrast_of(pairs, TEMPERATURE, power=power, kernel=kernel)
+    score = reference.unit(left) @ reference.unit(right).T / TEMPERATURE
+    expected = torch.stack([score[0, 1], score[1, 0], score[1, 0], score[0, 1]])
+    assert found.count.tolist() == [1.0] * 4
+    for values in (found.negative, found.negative2 / 2, found.hardest):
+        torch.testing.assert_close(values, expected, **EXACT)
+
+
+@every_kernel
+@pytest.mark.parametrize("power", [power for power in POWERS if power != 0.003])
+def test_a_row_without_negatives_stays_finite_where_it_is_not_refused(power, kernel, deferred):
+    mask = torch.zeros(4, 4, dtype=torch.bool)
+    mask[1] = True
+    z = [layouts.random(4, 3, seed=seed).requires_grad_() for seed in (0, 1)]
+    pairs = F.two_tower(*z, directions="left", false_negatives=mask)
+    found = F.contrast_of(pairs, TEMPERATURE, power=power, kernel=kernel)
+    assert faults.flagged(found.faults) == ["no_negatives"]
+    assert all(values.isfinite().all() for values in found.by_row().values())
+    gradients = torch.autograd.grad(found.gap[[0, 2, 3]].sum() + 0 * found.gap[1], z)
+    assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+@pytest.mark.parametrize(("score", "accepted"), [(1.6e38, True), (1.8e38, False)])
+@pytest.mark.parametrize("negative", [False, True], ids=["positive", "negative"])
+def test_a_score_may_be_as_large_as_half_of_the_largest_float32(score, accepted, negative):
+    """Twice each score is read for the effective sample size; the largest number is 3.4e38."""
+    root = math.sqrt(score)
+    left, right = torch.tensor([[root, 0.0], [0.0, 1.0]]), torch.tensor([[root, 0.0], [0.0, 1.0]])
+    pairs = F.two_tower(left, right.flip(0) if negative else right, normalize=False)
+    if accepted:
+        rows = F.contrast_of(pairs, 1.0).by_row()
+        assert all(values.isfinite().all() for values in rows.values())
+    else:
+        with pytest.raises(ValueError, match=r"nonfinite \(row 0\)"):
+            F.contrast_of(pairs, 1.0)
+
+
+# --- Positives -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["each", "out", "in"])
+def test_only_rows_with_several_positives_have_statistics_of_them(form):
+    views = [layouts.random(4, 3, seed=seed) for seed in range(3)]
+    two, three = (
+        F.contrast_of(F.multi_view(views[:count], form=form), TEMPERATURE) for count in (2, 3)
+    )
+    assert two.positives is None and (three.positives is None) == (form == "each")
+    wanted = F.contrast_of(F.two_view(*views[:2]), TEMPERATURE)
+    torch.testing.assert_close(two.by_row(), wanted.by_row(), rtol=0, atol=0)
+    if three.positives is not None:
+        assert three.positives.count.tolist() == [2.0] * 12
+
+
+@every_kernel
+@pytest.mark.parametrize("form", ["out", "in"])
+def test_a_row_without_a_positive_has_a_positive_of_0_and_no_weight(form, kernel):
+    pairs = F.labelled(layouts.random(4, 3), torch.tensor([0, 0, 1, 2]), form=form)
+    found = F.contrast_of(pairs, TEMPERATURE, kernel=kernel, slope=True)
+    assert found.weight.tolist() == [2.0, 2.0, 0.0, 0.0]
+    assert found.positives.count.tolist() == [1.0, 1.0, 0.0, 0.0]
+    for values in (found.positive, *found.positives.present().values()):
+        assert values[:2].all() and not values[2:].any()
+    assert torch.equal(found.gap[2:], found.negative[2:])
+
+
 # --- Several pairs -------------------------------------------------------------------------------
 
 
@@ -214,6 +286,20 @@ def test_rows_with_one_positive_and_rows_with_several_may_stand_together(read):
     both = F.contrast_of(parts, TEMPERATURE)
     expected = torch.cat([read(one, reduction="none"), read(two, reduction="none")])
     torch.testing.assert_close(read(both, reduction="none"), expected, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["one first", "several first"])
+def test_their_slopes_stand_together_too(order):
+    names = [f"{layout}: plain" for layout in ("two views", "labels, out")][::order]
+    parts = [case.build(case.inputs) for case in map(layouts.case_of, names)]
+    each = [F.contrast_of(part, TEMPERATURE, slope=True) for part in parts]
+    both = F.contrast_of(parts, TEMPERATURE, slope=True)
+    for field in ("slope", "count", "plain_gap"):
+        expected = torch.cat([getattr(one, field) for one in each])
+        torch.testing.assert_close(getattr(both, field), expected, rtol=1e-12, atol=1e-14)
+    weights = [torch.ones(10), each[1].weight] if order == 1 else [each[0].weight, torch.ones(10)]
+    torch.testing.assert_close(both.weight, torch.cat(weights).double())
+    assert both.statistic is None and both.plain is None and both.faults is None
 
 
 # --- Derivatives by differences ------------------------------------------------------------------
@@ -258,6 +344,8 @@ def test_the_kernel_is_the_one_asked_for_or_dense_up_to_the_limit(name, n, m, ex
     for operands in (torch.float32, torch.float16):  # fused would be chosen on a CUDA device
         chosen = choose_kernel(name, n, m, torch.randn(2, 2), operands=operands)
         assert chosen is expected.row_statistics
+    with pytest.raises(ValueError, match=r"kernel='fast' is unknown.*auto, dense, chunked, fused"):
+        choose_kernel("fast", n, m, torch.randn(2, 2))
 
 
 @pytest.mark.parametrize(
@@ -314,12 +402,82 @@ def test_the_fused_kernel_is_refused_where_it_cannot_run(interpreted, dtype, mon
         choose_kernel("fused", 2, 2, torch.zeros(2, 2, dtype=getattr(torch, dtype)))
 
 
+# --- Plain layouts from raw rows -----------------------------------------------------------------
+
+PLAIN = {"views": F.two_view, "left": partial(F.two_tower, directions="left"), "both": F.two_tower}
+
+
+@pytest.mark.parametrize("normalize", [True, False], ids=["unit", "raw"])
+@pytest.mark.parametrize("ids", [None, [7, 3, 7, 4, 5]], ids=["plain", "ids"])
+@pytest.mark.parametrize("layout", PLAIN)
+def test_a_plain_layout_has_the_contrast_of_its_pairs(layout, ids, normalize, paired):
+    left, right = (layouts.random(5, 7, seed=seed).float() for seed in (0, 1))
+    options = {"ids": None if ids is None else torch.tensor(ids), "normalize": normalize}
+    pairs = PLAIN[layout](left, right, **options)
+    wanted = F.contrast_of(pairs, TEMPERATURE, slope=True)
+    found, rows = contrast_of_batches(
+        left, right, TEMPERATURE, layout=layout, slope=True, **options
+    )
+    torch.testing.assert_close(found.by_row(), wanted.by_row(), rtol=1e-4, atol=1e-5)
+    assert float(found.beta) == pytest.approx(1 / TEMPERATURE)
+    torch.testing.assert_close(rows, reference.unit(left).float() if normalize else left)
+    assert not rows.requires_grad and not faults.flagged(found.faults)
+    without, _ = contrast_of_batches(left, right, TEMPERATURE, layout=layout, **options)
+    assert without.slope is None
+    assert [one["layout"] for one in paired] == [layout] * 2
+
+
+def test_a_plain_layout_is_two_views_of_unit_rows_unless_told_otherwise(paired):
+    rows = [layouts.random(5, 7, seed=seed).float() for seed in (0, 1)]
+    found, _ = contrast_of_batches(*rows, TEMPERATURE)
+    wanted = F.contrast_of(F.two_view(*rows), TEMPERATURE)
+    torch.testing.assert_close(found.by_row(), wanted.by_row(), rtol=1e-5, atol=1e-5)
+    contrast_of_batches(*(z.bfloat16() for z in rows), TEMPERATURE)
+    assert [one["operands"] for one in paired] == [torch.float32, torch.float16]
+
+
+def test_faults_of_a_plain_layout_are_raised_or_kept(paired, request):
+    rows = [layouts.random(5, 7, seed=seed).float() for seed in (0, 1)]
+    reserved = torch.tensor([0, 1, 2, 3, -(2**31)])
+    paired.faults = ("zero_vector",)
+    with pytest.raises(ValueError, match=r"^zero_vector: "):
+        contrast_of_batches(*rows, TEMPERATURE)
+    with pytest.raises(ValueError, match=r"ids has shape \(4,\)"):
+        contrast_of_batches(*rows, TEMPERATURE, ids=torch.arange(4))
+    with pytest.raises(ValueError, match="z2 has shape"):
+        contrast_of_batches(rows[0], rows[1][:4], TEMPERATURE)
+    request.getfixturevalue("deferred")
+    found, _ = contrast_of_batches(*rows, torch.tensor(-1.0), ids=reserved)
+    assert set(faults.flagged(found.faults)) == {"zero_vector", "temperature", "ids"}
+
+
+@pytest.mark.parametrize(("layout", "size"), [("views", 10), ("left", 5), ("both", 5)])
+def test_the_kernel_of_a_plain_layout_is_chosen_by_its_number_of_scores(layout, size, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "flatnce.core.contrast.fused_is_better", lambda *given: asked.append(given)
+    )
+    for b in (5, 2, 1):  # one sample has no negative
+        rows = torch.ones(b, 3)
+        assert contrast_of_batches(rows, rows, TEMPERATURE, layout=layout, kernel="a") is None
+    sizes = [("a", size, size), ("a", 2 * size // 5, 2 * size // 5)]
+    assert [given[:3] for given in asked] == sizes
+
+
 # --- Terms of an objective's own -----------------------------------------------------------------
 
 
 @every_kernel
 @pytest.mark.parametrize(
-    "name", ["two views: own", "two views: ids masked shared", "labels, in: masked shared"]
+    "name",
+    [
+        "two views: own",
+        "two views: ids masked shared",
+        "three views, each: own",
+        "three views, out: plain",
+        "three views, in: shared",
+        "labels, in: masked shared",
+    ],
 )
 def test_terms_are_summed_over_the_negatives_and_the_positives_of_each_row(name, kernel):
     case = layouts.case_of(name)
@@ -335,6 +493,32 @@ def test_terms_are_summed_over_the_negatives_and_the_positives_of_each_row(name,
         for row in rows
     ]
     assert kept(found, found.statistic).tolist() == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "limit", "expected"),
+    [
+        ("auto", 100, [10]),
+        ("auto", 99, [3, 3, 3, 1]),
+        ("dense", 0, [10]),
+        ("chunked", 100, [3, 3, 3, 1]),
+    ],
+)
+def test_many_terms_are_computed_a_few_rows_at_a_time(kernel, limit, expected, monkeypatch):
+    monkeypatch.setattr("flatnce.core.contrast.BLOCK", 3)
+    monkeypatch.setattr("flatnce.core.contrast.DENSE_LIMIT", limit)
+    heights = []
+
+    def square(scores: Tensor, *, positive: bool) -> Tensor:
+        heights.extend([] if positive else [len(scores)])
+        return scores.square()
+
+    z = [layouts.random(5, 3, seed=seed).requires_grad_() for seed in (0, 1)]
+    found = F.contrast_of(F.two_view(*z), TEMPERATURE, kernel=kernel, statistic=square)
+    assert heights == expected
+    found.statistic.sum().backward()
+    # The blocks are not kept, but computed again.
+    assert sorted(heights) == sorted(expected * (2 if len(expected) > 1 else 1))
 
 
 # --- Importance weights --------------------------------------------------------------------------

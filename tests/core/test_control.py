@@ -3,6 +3,7 @@
 import json
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -375,8 +376,81 @@ def test_a_learned_temperature_stays_bounded_where_the_naive_one_runs_away(recor
     assert naive_steps < 1600 and naive_last > 1e5
 
 
-def test_a_controller_has_finite_bounds():
-    assert EssController(0.3, highest=1e300).highest == 1e300
-    for bounds in ({"highest": math.inf}, {"lowest": 0.0}, {"lowest": 0.2}, {"highest": 0.05}):
-        with pytest.raises(ValueError, match=r"temperature_at_start=0\.1 must lie between"):
-            EssController(0.3, **bounds)
+# --- Ranges of the arguments ---------------------------------------------------------------------
+
+BETWEEN = r"temperature_at_start=0\.1 must lie between lowest="
+
+
+@pytest.mark.parametrize(
+    ("accepted", "refused", "words"),
+    [
+        ({"target": 1e-9}, {"target": 0.0}, "target=0.0: an ESS lies in"),
+        ({"target": 1}, {"target": 1.0001}, "target=1.0001: an ESS lies in"),
+        ({"target": 1.0}, {"target": 2}, "target=2: an ESS lies in"),
+        ({"rate": 1e-9}, {"rate": 0.0}, "rate=0.0 must lie in"),
+        ({"rate": 0.999}, {"rate": 1.0}, "rate=1.0 must lie in"),
+        ({"lowest": 0.1}, {"lowest": 0.1001}, BETWEEN),
+        ({"lowest": 1e-300}, {"lowest": 0.0}, BETWEEN),
+        ({"highest": 0.1}, {"highest": 0.0999}, BETWEEN),
+        ({"highest": 1e300}, {"highest": math.inf}, BETWEEN),
+    ],
+    ids=str,
+)
+def test_a_controller_takes_arguments_up_to_their_ends(accepted, refused, words):
+    assert vars(EssController(**{"target": 0.3, **accepted})).items() >= accepted.items()
+    with pytest.raises(ValueError, match=words):
+        EssController(**{"target": 0.3, **refused})
+
+
+@pytest.mark.parametrize("kind", [Linear, Cosine])
+def test_a_schedule_takes_at_least_one_step(kind):
+    assert float(kind(0.6, 0.2, steps=1).at(torch.tensor(1))) == pytest.approx(0.2)
+    for steps in (0, -1):
+        with pytest.raises(ValueError, match=f"steps={steps} must be at least 1"):
+            kind(0.6, 0.2, steps=steps)
+
+
+def test_the_defaults_of_a_controller_and_of_a_learned_temperature():
+    usual = EssController(0.3, rate=0.01, temperature_at_start=0.1, lowest=1e-3, highest=1e3)
+    assert EssController(0.3) == usual
+    learned = LearnedTemperature()
+    assert float(learned().detach()) == pytest.approx(0.07, rel=FLOAT32)
+    assert (learned.lowest, learned.highest) == (0.01, 10.0)
+    assert repr(learned) == "LearnedTemperature(lowest=0.01, highest=10.0)"
+
+
+@pytest.mark.parametrize("excess", [-100.0, -8.1, -7.9, 0.0, 7.9, 8.1, 100.0, math.nan])
+def test_a_controllers_factor_is_the_same_from_a_number_and_from_a_tensor(excess):
+    controller = EssController(0.3, rate=0.25)
+    expected = 1.0 if math.isnan(excess) else math.exp(0.25 * min(max(excess, -8.0), 8.0))
+    on_device = controller.factor(torch.tensor(excess, dtype=torch.float64))
+    assert float(on_device) == pytest.approx(expected, rel=1e-12)
+    if not math.isnan(excess):  # a number that is not one has been refused before
+        assert controller.factor(excess) == pytest.approx(expected, rel=1e-12)
+
+
+# --- What a source holds -------------------------------------------------------------------------
+
+
+def test_a_number_of_another_type_is_held_as_a_float():
+    for given in (0.5, np.float64(0.5)):
+        source = TemperatureSource(given)
+        assert type(source()) is float and repr(source) == "TemperatureSource(0.5)"
+        assert not source.state_dict() and source.learned() is None and not source.moves
+
+
+@pytest.mark.parametrize("kind", [float, lambda t: torch.tensor(t, dtype=torch.float64)])
+@pytest.mark.parametrize(
+    ("temperature", "beta"), [(1.1e-30, 1 / 1.1e-30), (1e-30, None), (0.25, 4.0)]
+)
+def test_an_inverse_temperature_is_read_above_the_least_temperature(kind, temperature, beta):
+    found = TemperatureSource(kind(temperature)).beta_now(torch.device("cpu"), True, None)
+    assert found == (None if beta is None else pytest.approx(beta, rel=1e-12))
+
+
+@pytest.mark.parametrize(
+    "temperature", [math.inf, math.nan, -1.0, 0.0], ids=["infinite", "NaN", "negative", "0"]
+)
+def test_a_tensor_that_is_no_temperature_has_no_inverse(temperature):
+    source = TemperatureSource(torch.tensor(temperature))
+    assert source.beta_now(torch.device("cpu"), True, None) is None

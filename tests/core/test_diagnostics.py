@@ -140,8 +140,9 @@ def test_rows_with_less_than_two_negatives_do_not_count_in_the_population_ess():
     expected = reference.population_ess([rows[0, 1:], rows[1, 1:2], rows[2, 1:], rows[3, 1:3]])
     assert float(F.population_ess(contrast)) == close(expected)
     assert expected == close(reference.population_ess([rows[0, 1:], rows[2, 1:], rows[3, 1:3]]))
-    only = F.contrast_from_logits(rows[:, :2], torch.zeros(4, dtype=torch.long))
-    assert float(F.population_ess(only)) == 1.0
+    for dtype in (torch.float32, torch.float64):
+        only = F.contrast_from_logits(rows[:, :2].to(dtype), torch.zeros(4, dtype=torch.long))
+        assert float(F.population_ess(only)) == 1.0
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

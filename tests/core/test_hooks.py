@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.functional import softplus
 
 import reference
-from flatnce import DCL, DHEL, InfoNCE, KeyQueue
+from flatnce import DCL, DHEL, HolderFlatNCE, InfoNCE, KeyQueue
 from flatnce import functional as F
 from flatnce.core.objectives.base import Layout, Objective, TwoTower, TwoView
 from layouts import IDS, LABELS, mask_of, random
@@ -101,6 +101,43 @@ def test_a_hook_of_ones_own_is_used_with_every_kernel(factor, hooks, kernel):
     for loss_fn in variants(DCL, hooks, temperature=0.5, kernel=kernel):
         torch.testing.assert_close(loss_fn(*rows), wanted)
         assert (loss_fn.last.contrast.statistic is not None) == ("statistic" in hooks)
+
+
+# Options of the call, the plain layout that the kernel is asked for, and the pairs.
+PLAIN_CALLS = [
+    (DCL(0.5, kernel="dense"), {}, "views", F.two_view),
+    (DCL(0.5, kernel="dense", layout="two_tower"), {}, "both", F.two_tower),
+    (DCL(0.5), {"ids": torch.arange(6) % 4}, "views", F.two_view),
+    (DCL(0.5, kernel="dense", normalize=False), {}, "views", F.two_view),
+    (DCL(0.5, kernel="dense", layout="own_view"), {}, None, F.own_view),
+    (DCL(0.5), {"false_negatives": mask_of(6)}, None, F.two_view),
+    (DCL(0.5), {"negatives": random(2, 4, seed=3).float()}, None, F.two_view),
+]
+
+
+@pytest.mark.parametrize(("loss_fn", "options", "plain", "build"), PLAIN_CALLS)
+def test_a_plain_batch_is_left_to_the_kernel_of_plain_layouts(
+    loss_fn, options, plain, build, paired
+):
+    z1, z2 = rows_of()
+    loss = loss_fn(z1, z2, **options)
+    assert [(one["layout"], one["normalize"]) for one in paired] == (
+        [] if plain is None else [(plain, loss_fn.normalize)]
+    )
+    pairs = build(z1, z2, normalize=loss_fn.normalize, **options)
+    torch.testing.assert_close(loss, F.dcl(F.contrast_of(pairs, 0.5)))
+    rows = torch.nn.functional.normalize(z1) if loss_fn.normalize else z1
+    torch.testing.assert_close(loss_fn.last.embeddings, rows)
+
+
+def test_a_power_or_a_statistic_is_not_left_to_the_kernel_of_plain_layouts(paired):
+    rows, mean = rows_of(), {"loss_from": lambda self, contrast: contrast.statistic.mean()}
+    holder = HolderFlatNCE(0.5, gamma=2.0, kernel="dense")
+    wanted = F.flatnce(F.contrast_of(F.two_view(*rows), 0.5, power=2.0))
+    torch.testing.assert_close(holder(*rows), wanted)
+    (counting, *_) = variants(DCL, {"statistic": one_per_score, **mean}, temperature=0.5)
+    assert float(counting(*rows)) == 11  # all rows but the anchor
+    assert not paired
 
 
 class FastPaths:

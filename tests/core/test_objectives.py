@@ -419,6 +419,23 @@ def test_flatnces_hessian_is_dcls_and_the_gradients_outer_product(positive, valu
     assert float((flat - dcl).norm()) > 1
 
 
+# --- Transforms ----------------------------------------------------------------------------------
+
+
+@every_objective
+def test_an_objective_of_a_contrast_can_be_transformed(entry):
+    z1, z2 = (layouts.random(4, 3, seed=seed) for seed in (0, 1))
+
+    def loss(given: Tensor) -> Tensor:
+        return entry.function(entry.contrast(F.two_view(given, z2)))
+
+    leaf = z1.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(loss(leaf), leaf)
+    torch.testing.assert_close(torch.func.grad(loss)(z1), expected, rtol=1e-12, atol=1e-12)
+    each = torch.func.vmap(loss)(torch.stack([z1, z2]))
+    torch.testing.assert_close(each, torch.stack([loss(z1), loss(z2)]), rtol=1e-12, atol=1e-12)
+
+
 # --- The drop-in for torch's cross_entropy -------------------------------------------------------
 
 SHAPES = [(7, 5), (5,), (3, 5, 4), (2, 5, 3, 2)]

@@ -7,8 +7,8 @@ from torch import Tensor
 import layouts
 from flatnce import functional as F
 from flatnce.core import distributed
-from flatnce.core.pairs import KeyQueue
-from flatnce.core.selection import Selection
+from flatnce.core.pairs import Arguments, KeyQueue
+from flatnce.core.selection import EXCLUDED, NEGATIVE_TO_ALL, Selection
 
 TEMPERATURE = 0.4
 
@@ -41,6 +41,27 @@ def test_the_ids_from_minus_2_to_the_31st_to_2_to_the_24th_above_are_reserved():
     assert [len(found) for found in sets_of(pairs)] == [4] * 6
 
 
+def test_a_batch_without_ids_has_reserved_groups_of_its_own_up_to_its_largest_size():
+    local, everyone = Arguments(normalize=True, gather=False).groups(
+        None, 2**24 - 1, torch.device("cpu")
+    )
+    assert local.data_ptr() == everyone.data_ptr() and len(local) == len(everyone) == 2**24 - 1
+    assert int(local[0]) > NEGATIVE_TO_ALL > EXCLUDED == -(2**31)
+    assert int(local[-1]) == int(local[0]) + 2**24 - 2 <= EXCLUDED + 2**24
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32], ids=str)
+def test_ids_and_labels_are_integers_of_any_width(dtype):
+    z, ids = unit(3, 4), torch.tensor([7, 7, 9])
+    queue, wide = KeyQueue(4, 4).double(), KeyQueue(4, 4).double()
+    queue.enqueue(z, ids.to(dtype))
+    wide.enqueue(z, ids)
+    assert queue.ids.tolist() == wide.ids.tolist() == [7, 7, 9, EXCLUDED]
+    assert sets_of(F.two_view(z, z, ids=ids.to(dtype))) == sets_of(F.two_view(z, z, ids=ids))
+    assert sets_of(F.with_queue(z, z, queue, ids=ids.to(dtype))) == [[2], [2], [0, 1]]
+    assert sets_of(F.labelled(z, ids.to(dtype))) == [[2], [2], [0, 1]]
+
+
 def test_pairs_made_by_hand_are_those_of_one_process(monkeypatch):
     def wait_for_others(local):
         raise AssertionError("the pairs are not gathered")
@@ -58,6 +79,17 @@ def test_positives_are_selected_only_where_a_row_knows_itself():
     for known in ({}, {"anchor_self": groups}, {"key_self": groups}):
         with pytest.raises(ValueError, match="needs anchor_self and key_self"):
             Selection(groups, groups, same=True, **known).block()
+
+
+@pytest.mark.parametrize("shape", [(2, 4), (3, 2, 4)], ids=["shared", "own"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_hard_negatives_take_the_precision_of_the_embeddings(shape, dtype):
+    z, hard = unit(3, 4).to(dtype), layouts.random(*shape, seed=2)
+    other = torch.float64 if dtype == torch.float32 else torch.float32
+    found = F.contrast_of(F.two_view(z, z, negatives=hard.to(other)), TEMPERATURE)
+    wanted = F.contrast_of(F.two_view(z, z, negatives=hard.float().to(dtype)), TEMPERATURE)
+    assert found.negative.dtype == dtype and found.count.tolist() == [6.0] * 6
+    torch.testing.assert_close(found.by_row(), wanted.by_row(), rtol=1e-6, atol=1e-6)
 
 
 # --- Several processes ---------------------------------------------------------------------------
@@ -153,8 +185,11 @@ def test_what_stands_in_an_empty_slot_does_not_matter(kernel):
         (None, [0, 1], [[0, 1, 2, 3]] * 2),
         (None, None, [[0, 1, 2, 3]] * 2),
         ([0, 1, 2, 3], None, [[0, 1, 2, 3]] * 2),
+        # The numbers beside the reserved ones are ids like others.
+        (None, [-(2**31) - 1, -(2**31) + 2**24 + 1], [[0, 1, 2, 3]] * 2),
+        ([-(2**31) - 1, 1, 2, 3], [-(2**31) - 1, 5], [[1, 2, 3], [0, 1, 2, 3]]),
     ],
-    ids=["both", "no queued ids", "no ids", "no ids of the batch"],
+    ids=["both", "no queued ids", "no ids", "no ids of the batch", "beside the reserved", "equal"],
 )
 def test_ids_leave_out_the_own_keys_still_in_the_queue(queued, ids, expected):
     queue = KeyQueue(6, 3).double()
@@ -162,6 +197,14 @@ def test_ids_leave_out_the_own_keys_still_in_the_queue(queued, ids, expected):
     given = None if ids is None else torch.tensor(ids)
     pairs = F.with_queue(unit(2, 3), unit(2, 3, seed=1), queue, ids=given)
     assert sets_of(pairs) == expected
+
+
+def test_a_queue_of_one_key_holds_the_last_one():
+    queue, keys = KeyQueue(1, 1), torch.tensor([[2.0], [-3.0]])
+    queue.enqueue(keys)
+    assert queue.keys.tolist() == [[-1.0]] and int(queue.filled) == len(queue) == 1
+    queue.enqueue(keys, normalize=False)
+    assert queue.keys.tolist() == [[-3.0]] and int(queue.position) == 0
 
 
 def test_the_queue_stores_unit_rows_without_history_and_reading_does_not_write():

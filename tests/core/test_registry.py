@@ -273,6 +273,14 @@ def test_siglip_starts_at_the_papers_scale_and_bias_and_learns_both():
     assert all(parameter.grad.abs() > 0 for parameter in loss_fn.parameters())
 
 
+@pytest.mark.parametrize(
+    ("start", "bounds"), [(0.1, (0.01, 1.0)), (0.001, (0.001, 1.0)), (3.0, (0.01, 3.0))]
+)
+def test_siglips_scale_is_held_between_1_and_100_or_where_it_starts(start, bounds):
+    learned = flatnce.SigLIP(start).temperature_source.source
+    assert (learned.lowest, learned.highest) == bounds
+
+
 def test_siglips_own_gradients_are_the_definitions():
     loss_fn = made(OBJECTIVES["siglip"], bias=-2.0)
     loss_fn(*views()).backward()

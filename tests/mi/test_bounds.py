@@ -12,8 +12,10 @@ from estimator_reference import infonce as infonce_reference
 from flatnce.mi.bounds import (
     ScoreBlocks,
     barber_agakov,
+    blocks_of,
     cross_fitted_flo,
     donsker_varadhan,
+    finite_infonce,
     flatnce,
     flatnce_loss,
     flo,
@@ -26,17 +28,19 @@ from flatnce.mi.bounds import (
     jensen_shannon_loss,
     mine_loss,
     nwj,
+    optimal_dual,
     pool_log_sum,
     recentre,
     row_statistics,
     smile,
     smile_loss,
     tuba,
+    with_floor,
 )
 from flatnce.mi.registry import BOUNDS
 from forked import run_forked
 
-N, WIDER = 5, 8
+N, WIDER, POOL = 5, 8, 6
 
 # --- The definitions: plain loops ----------------------------------------------------------------
 
@@ -85,7 +89,7 @@ def draw(columns=N, spread=2.0, seed=0):
     generator = torch.Generator().manual_seed(seed)
     scores = spread * torch.randn(N, columns, generator=generator, dtype=torch.float64)
     baseline, dual = torch.randn(2, N, generator=generator, dtype=torch.float64)
-    pool = spread * torch.randn(N, 5, generator=generator, dtype=torch.float64)
+    pool = spread * torch.randn(N, POOL, generator=generator, dtype=torch.float64)
     return scores, baseline, dual, pool
 
 
@@ -141,11 +145,115 @@ def test_capped_bounds_reach_their_ceilings_and_stay_below():
 
 @every_form
 def test_blocks_of_any_size_give_the_same(name):
-    scores, *rest = draw(WIDER)
-    whole = value_of(name, (scores, *rest))
-    for entries in (1, 25, 10_000):
-        blocks = ScoreBlocks(N, WIDER, lambda start, stop: scores[start:stop], entries)
-        torch.testing.assert_close(value_of(name, (blocks, *rest)), whole, rtol=1e-12, atol=1e-12)
+    scores, baseline, dual, pool = draw(WIDER)
+    whole = value_of(name, (scores, baseline, dual, pool))
+    for entries in (1, 25, N * WIDER - 1, N * WIDER, 10_000):
+        blocks, pooled = (
+            ScoreBlocks(N, s.shape[1], lambda start, stop, s=s: s[start:stop], entries)
+            for s in (scores, pool)
+        )
+        found = value_of(name, (blocks, baseline, dual, pooled))
+        torch.testing.assert_close(found, whole, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("entries", "heights"),
+    [(1, [1] * 5), (WIDER, [1] * 5), (2 * WIDER - 1, [1] * 5), (2 * WIDER, [2, 2, 1]), (99, [5])],
+)
+def test_a_block_has_as_many_rows_as_fit_and_at_least_one(entries, heights):
+    scores, *_ = draw(WIDER)
+    blocks = ScoreBlocks(N, WIDER, lambda start, stop: scores[start:stop], entries)
+    found = list(blocks.map(lambda block: 2 * block).each())
+    assert [len(block) for _, block in found] == heights
+    assert [start for start, _ in found] == [sum(heights[:k]) for k in range(len(heights))]
+    assert torch.equal(torch.cat([block for _, block in found]), 2 * scores)
+
+
+def test_two_million_scores_are_computed_at_once_or_all_that_have_a_gradient():
+    blocks = ScoreBlocks(5, 2**20, lambda start, stop: torch.empty(stop - start, 0))
+    assert [len(block) for _, block in blocks.each()] == [2, 2, 1]
+    scores = torch.zeros(3, 2**20)
+    heights = [len(block) for _, block in blocks_of(scores).each()]
+    whole = [len(block) for _, block in blocks_of(scores.requires_grad_()).each()]
+    assert (heights, whole) == ([2, 1], [3])
+
+
+@pytest.mark.parametrize("entries", [1, 2 * WIDER, 10_000])
+def test_statistics_by_blocks_are_those_of_the_whole(entries):
+    scores, *_ = draw(WIDER)
+    blocks = ScoreBlocks(N, WIDER, lambda start, stop: scores[start:stop], entries)
+    found, whole = row_statistics(blocks), row_statistics(scores)
+    torch.testing.assert_close(found.by_row(), whole.by_row(), rtol=1e-12, atol=1e-12)
+    assert math.isnan(found.beta) and found.beta.shape == () and found.faults is None
+    assert found.count.tolist() == [WIDER - 1] * N
+    leaf = scores.clone().requires_grad_()
+    by_rows = row_statistics(ScoreBlocks(N, WIDER, lambda a, b: leaf[a:b], entries))
+    assert by_rows.positive.requires_grad and by_rows.negative.requires_grad
+    assert not (by_rows.count.requires_grad or by_rows.hardest.requires_grad)
+    bad = scores.clone()
+    bad[3, 0] = math.nan
+    with pytest.raises(ValueError, match="nonfinite"):
+        row_statistics(ScoreBlocks(N, WIDER, lambda start, stop: bad[start:stop], entries))
+
+
+@pytest.mark.parametrize("columns", [N, WIDER])
+def test_infonce_of_finite_scores_is_infonce(columns):
+    scores, *_ = draw(columns, spread=8.0)
+    blocks = ScoreBlocks(N, columns, lambda start, stop: scores[start:stop], 2 * columns)
+    for given in (scores, blocks):
+        torch.testing.assert_close(finite_infonce(given), infonce(scores, reduction="none"))
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        infonce,
+        flatnce,
+        nwj,
+        partial(holder_flatnce, power=2.0),
+        partial(tuba, log_baseline=draw()[1]),
+        partial(flo, dual=draw()[2]),
+        partial(cross_fitted_flo, pool=draw()[3]),
+    ],
+    ids=["infonce", "flatnce", "nwj", "holder", "tuba", "flo", "cross-fitted"],
+)
+def test_a_value_is_the_mean_of_its_rows_unless_told_otherwise(read):
+    scores, *_ = draw()
+    rows = read(scores, reduction="none")
+    assert rows.shape == (N,)
+    torch.testing.assert_close(read(scores), rows.mean())
+    torch.testing.assert_close(read(scores, reduction="sum"), rows.sum())
+
+
+def test_the_best_u_gives_flatnces_value_and_a_baseline_may_be_one_for_all():
+    scores, *_ = draw(WIDER)
+    torch.testing.assert_close(flo(scores, optimal_dual(scores)), flatnce(scores))
+    one = torch.tensor(0.4, dtype=torch.float64)
+    torch.testing.assert_close(tuba(scores, one), tuba(scores, one.expand(N)))
+
+
+def test_half_precision_is_read_in_float32():
+    scores = draw(WIDER)[0].bfloat16()
+    for read in (infonce, jensen_shannon, smile, partial(holder_flatnce, power=0.0), pool_log_sum):
+        assert read(scores).dtype == torch.float32
+        torch.testing.assert_close(read(scores), read(scores.float()))
+
+
+def test_defaults_are_a_clip_of_5_and_a_rate_of_1_percent():
+    scores = draw(spread=8.0)[0]
+    assert scores.abs().max() > 6
+    assert torch.equal(smile(scores), smile(scores, 5.0))
+    assert torch.equal(smile_loss(scores), smile_loss(scores, 5.0))
+    before = torch.tensor(0.7, dtype=torch.float64)
+    assert torch.equal(mine_loss(scores, before)[1], mine_loss(scores, before, rate=0.01)[1])
+
+
+def test_no_row_costs_more_than_the_log_of_the_floor():
+    own = torch.tensor([-1e8, -3.0, 0.0, 2.0], dtype=torch.float64)
+    found = with_floor(own, 0.01)
+    expected = [math.log(0.01), *(math.log(0.99 * math.exp(v) + 0.01) for v in (-3.0, 0.0, 2.0))]
+    assert found.tolist() == pytest.approx(expected)
+    assert torch.equal(with_floor(own, 0.0), own)
 
 
 @every_form
@@ -201,8 +309,8 @@ def test_an_offset_of_x_leaves_those_alone_that_say_so(name):
 def test_recentring_takes_an_offset_out():
     scores, offset, _, pool = draw()
     moved = scores + offset[:, None]
-    plain = recentre(scores, pool_log_sum(pool) - math.log(5))
-    again = recentre(moved, pool_log_sum(pool + offset[:, None]) - math.log(5))
+    plain = recentre(scores, pool_log_sum(pool) - math.log(POOL))
+    again = recentre(moved, pool_log_sum(pool + offset[:, None]) - math.log(POOL))
     torch.testing.assert_close(donsker_varadhan(again), donsker_varadhan(plain))
     torch.testing.assert_close(nwj(again), nwj(plain))
     assert not torch.isclose(donsker_varadhan(moved), donsker_varadhan(scores))
@@ -247,6 +355,11 @@ def test_mine_starts_as_donsker_varadhan_and_then_divides_by_the_average():
     torch.testing.assert_close(slope, wanted)
     assert value == pytest.approx(-slow_dv(scores.tolist()))
     assert not after.requires_grad
+    # At a rate of 1 what came before does not matter, even if it has overflowed.
+    for before in (0.7, math.inf):
+        past = torch.tensor(before, dtype=torch.float64)
+        _, slope = gradient(lambda s, past=past: mine_loss(s, past, rate=1.0)[0], scores)
+        torch.testing.assert_close(slope, gradient(lambda s: -donsker_varadhan(s), scores)[1])
 
 
 def test_jensen_shannon_and_smile_share_a_gradient():
@@ -305,6 +418,10 @@ def test_a_step_down_each_loss_raises_the_partners_scores(name):
         (lambda s: holder_statistics(s, math.nan), "power=nan"),
         (lambda s: holder_statistics(row_statistics(s), 2.0), "needs the scores"),
         (lambda s: mine_loss(s, rate=0.0), "rate=0.0"),
+        (lambda s: mine_loss(s, rate=1.001), "rate=1.001"),
+        (lambda s: pool_log_sum(s[:, :0]), r"pool has dtype .* shape \(5, 0\)"),
+        (lambda s: infonce(ScoreBlocks(5, 4, lambda a, b: s[a:b, :4])), r"shape \(5, 4\)"),
+        (lambda s: holder_statistics(row_statistics(s), 0.0), "needs the scores"),
         (lambda s: barber_agakov(s[0]), "either log_marginal or entropy"),
     ],
 )

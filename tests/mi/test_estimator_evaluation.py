@@ -219,6 +219,23 @@ def test_with_a_floor_every_permutation_is_read_with_it():
     assert abs(results[0] - results[1]) > 0.1
 
 
+def test_at_most_two_thousand_rows_are_read():
+    for count, expected in ((2048, 2048), (2049, 2048), (5000, 2048)):
+        assert len(readouts._chosen_rows(np.arange(count))) == expected
+
+
+@pytest.mark.parametrize(("behind", "equal"), [(0.5e-12, True), (1.5e-12, False)])
+def test_sums_that_differ_by_rounding_are_equal(behind, equal):
+    """Two rows have two orders, of which the other one scores a little less than the true one."""
+    y = torch.tensor([[0.5, 0.5 - behind], [0.5, 0.5]], dtype=torch.float64)
+    x, groups = torch.eye(2, dtype=torch.float64), torch.arange(2)
+    part = EvaluationPart(Product(), 1.0, x, y, y, groups)
+    same = 1 + sum(order[0] == 0 for order in draws(2, 99))
+    assert 0.3 < same / 100 < 0.7
+    found = permutation_p_value([part], 99, 0)
+    assert found == pytest.approx(1.0 if equal else same / 100)
+
+
 def test_of_many_rows_as_many_units_are_read_as_fit(monkeypatch):
     monkeypatch.setattr(readouts, "LARGEST_MATRIX_ROWS", 4)
     for units, expected in [
