@@ -69,7 +69,7 @@ def paired(monkeypatch):
                 for p in parts
             ]
         )
-        operand = torch.cat([part.anchors for part in parts])
+        operand = torch.cat([part.anchors for part in parts]).detach()
         return SimpleNamespace(
             positive=F.contrast_of(built, beta.reciprocal()).positive,
             **{name: getattr(rows, name) for name in ("lse", "lse2", "count", "top")},

@@ -108,7 +108,16 @@ REFUSED = [
         "negatives has dtype torch.int64",
         "floating-point",
     ),
+    (
+        "two_view(z, z, negatives=torch.ones(4, 0, 3))",
+        "negatives has shape (4, 0, 3)",
+        "(batch, negatives, width), not empty",
+    ),
+    ("two_view(z, z, negatives=z.to('meta'))", "negatives has width 3 on meta", "3 on cpu"),
+    ("two_view(z, z.to('meta'))", "z2 is torch.float32 on meta", "on cpu", "one device"),
+    ("KeyQueue(4, 3).to('meta').keys_and_bias(z)", "query has width 3 on cpu", "3 on meta"),
     ("two_view(z, z, ids=arange(5))", "ids has shape (5,)", "(4,)"),
+    ("two_view(z, z, ids=yes(4))", "ids has shape (4,) and dtype torch.bool", "integer"),
     (
         "multi_view([z] * 3, ids=torch.zeros(4))",
         "ids has shape (4,) and dtype torch.float32",
@@ -135,6 +144,9 @@ REFUSED = [
     ("labelled(z, zeros, form='each')", "form='each'", "out, in"),
     # A row without a negative, or a batch without a positive.
     ("two_view(rows(1), rows(1))", "z1 has 1 row", "at least 2"),
+    ("own_view(rows(1), rows(1))", "z1 has 1 row", "at least 2"),
+    ("two_tower(rows(1), rows(1), directions='left')", "left has 1 row"),
+    ("two_tower(rows(1), rows(1), negatives=z)", "left has 1 row", "directions='left'"),
     ("uniformity(rows(1))", "x has 1 rows; uniformity needs at least two"),
     ("labelled(rows(1), torch.zeros(1).long())", "z has 1 row", "at least"),
     ("read(two_view(z, z, false_negatives=yes(4, 4)))", "no_negatives (row 0)", "false_negatives"),
@@ -155,6 +167,10 @@ REFUSED = [
     ("two_view(z, z, negatives=with_entry(NAN))", "negatives: row 2"),
     ("two_view(z, z, negatives=with_row(0.0))", "negatives: row 2", "zero vector"),
     ("KeyQueue(5, 3).enqueue(with_entry(NAN))", "keys: row 2", "nan"),
+    (
+        "KeyQueue(5, 6).enqueue(tensor([[0.123456, NAN, 2, 3, 4, 5]]))",
+        "row 0 begins [0.1235, nan, 2.0, 3.0]: ",
+    ),
     ("read(spoiled_queue())", "nonfinite", "row 0"),
     ("read(two_view(3e+18 * z, 3e+18 * z, normalize=False))", "nonfinite", "overflowing"),
     ("cross_entropy(with_entry(INF), zeros)", "nonfinite (row 2)", "infinite"),
@@ -532,10 +548,10 @@ def test_a_bad_key_of_a_queue_is_raised_where_the_queue_is_read(deferred):
 def test_the_smallest_norm_is_eight_times_the_root_of_the_smallest_number(dtype, least, kernel):
     assert least**2 == torch.finfo(dtype).tiny
     loss_fn = FlatNCE(kernel=kernel)
-    for factor in (7.9, 8.1):
+    for factor in (7.9, 8.0, 8.1):
         z = rows().to(dtype)
         z[2] = torch.tensor([factor * least, 0.0, 0.0], dtype=dtype)
-        if factor > 8:
+        if factor >= 8:
             assert loss_fn(z, rows(seed=1).to(dtype)).isfinite()
         else:
             refuses(lambda z=z: loss_fn(z, rows(seed=1).to(dtype)), "z1: row 2", "inexact")

@@ -92,6 +92,7 @@ def test_values_and_gradients_are_those_of_the_slow_definition(name, kernel, pow
     slow = slow[: len(fast)]
     torch.testing.assert_close(values, slow, **EXACT)
     assert kept(found, found.hardest).tolist() == near([max(row.negatives) for row in rows])
+    assert not found.hardest.requires_grad
     assert kept(found, found.count).tolist() == [len(row.negatives) for row in rows]
     # Each statistic of each row has a weight of its own, so that no two errors cancel.
     weights = layouts.random(*values.shape, seed=17)
@@ -109,6 +110,64 @@ def test_a_power_beyond_rounding_is_its_limit(power, limit, kernel):
     pairs = F.two_view(layouts.random(5, 3).float(), layouts.random(5, 3, seed=1).float())
     found, wanted = (F.contrast_of(pairs, 0.1, power=one, kernel=kernel) for one in (power, limit))
     torch.testing.assert_close(found.by_row(), wanted.by_row(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("power", "is_limit"), [(1e15, False), (1e15 + 0.5, True)])
+def test_of_two_equal_negatives_only_the_limit_takes_one(power, is_limit):
+    # Scores of 0, which no power rounds, and below.
+    z = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, -1.0], [-1.0, 0.0]], dtype=torch.float64)
+    (pairs,) = F.two_tower(z, z, directions="left")
+    found = F.contrast_of(pairs, TEMPERATURE, power=power)
+    number = (2 * found.negative - found.negative2).exp()[0]
+    assert float(number) == pytest.approx(1.0 if is_limit else 2.0)
+
+
+@pytest.mark.parametrize(("power", "is_limit"), [(1e-8, False), (0.99e-8, True)])
+def test_a_power_of_1e_minus_8_is_the_smallest_that_is_not_0(power, is_limit):
+    pairs = F.two_view(layouts.random(5, 3), layouts.random(5, 3, seed=1))
+    for sign in (1, -1):
+        found, wanted = (
+            F.contrast_of(pairs, TEMPERATURE, power=p).negative for p in (sign * power, 0.0)
+        )
+        torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6)
+        assert torch.equal(found, wanted) == is_limit
+
+
+# A power, and what the kernel computes at it: extras, and whether in float64.
+AT_POWER = [
+    (1.0, (), False),
+    (2.0, (), False),
+    (0.01, (), False),
+    (0.0099, (), True),
+    (-0.0099, ("extremes",), True),
+    (0.0, ("mean",), False),
+    (-1.0, ("extremes",), False),
+    (math.inf, ("extremes",), False),
+    (-math.inf, ("extremes",), False),
+]
+
+
+@pytest.mark.parametrize(("power", "extras", "precise"), AT_POWER)
+@pytest.mark.parametrize("slope", [False, True], ids=["", "slope"])
+def test_a_kernel_is_asked_for_what_a_power_needs(power, extras, precise, slope, monkeypatch):
+    asked = []
+
+    def choose(name: str, n: int, m: int, like: Tensor, **options: object) -> object:
+        def run(anchors: Tensor, keys: Tensor, *rest: object) -> object:
+            asked.append((name, n, m, anchors.dtype, keys is anchors, set(rest[-1])))
+            return dense.row_statistics(anchors, keys, *rest)
+
+        return run
+
+    monkeypatch.setattr("flatnce.core.contrast.choose_kernel", choose)
+    rows = [layouts.random(5, 3, seed=seed).float() for seed in (0, 1)]
+    wanted = {*extras, "expected"} if slope else set(extras)
+    dtype = torch.float64 if precise else torch.float32
+    F.contrast_of(F.two_view(*rows), TEMPERATURE, power=power, kernel="fused", slope=slope)
+    name = "chunked" if precise else "fused"
+    assert asked.pop(0) == (name, 10, 10, dtype, True, wanted)
+    plain = ("fused", 10, 10, torch.float32, True, {"expected"} if slope else set())
+    assert asked == ([] if power == 1 else [plain])
 
 
 @pytest.mark.parametrize(
@@ -275,7 +334,15 @@ def test_a_row_without_a_positive_has_a_positive_of_0_and_no_weight(form, kernel
 
 
 @pytest.mark.parametrize(
-    "read", [F.infonce, F.dcl, F.flatnce, F.gradient_gain, F.mutual_information]
+    "read",
+    [
+        F.infonce,
+        F.dcl,
+        F.flatnce,
+        F.gradient_gain,
+        F.mutual_information,
+        partial(F.effective_sample_size, with_positive=True),
+    ],
 )
 def test_rows_with_one_positive_and_rows_with_several_may_stand_together(read):
     first, second = (
@@ -300,6 +367,11 @@ def test_their_slopes_stand_together_too(order):
     weights = [torch.ones(10), each[1].weight] if order == 1 else [each[0].weight, torch.ones(10)]
     torch.testing.assert_close(both.weight, torch.cat(weights).double())
     assert both.statistic is None and both.plain is None and both.faults is None
+    single = slice(0, 10) if order == 1 else slice(len(both.positive) - 10, None)
+    positive = both.positive[single]
+    for name, expected in {"lse": 1, "lse2": 2, "top": 1, "mean": 1}.items():
+        assert torch.equal(getattr(both.positives, name)[single], expected * positive)
+    assert both.positives.count[single].tolist() == [1.0] * 10
 
 
 # --- Derivatives by differences ------------------------------------------------------------------
@@ -411,15 +483,15 @@ PLAIN = {"views": F.two_view, "left": partial(F.two_tower, directions="left"), "
 @pytest.mark.parametrize("ids", [None, [7, 3, 7, 4, 5]], ids=["plain", "ids"])
 @pytest.mark.parametrize("layout", PLAIN)
 def test_a_plain_layout_has_the_contrast_of_its_pairs(layout, ids, normalize, paired):
-    left, right = (layouts.random(5, 7, seed=seed).float() for seed in (0, 1))
+    left, right = (layouts.random(5, 7, seed=k).float().requires_grad_() for k in (0, 1))
+    tau = torch.tensor(TEMPERATURE, requires_grad=True)
     options = {"ids": None if ids is None else torch.tensor(ids), "normalize": normalize}
     pairs = PLAIN[layout](left, right, **options)
-    wanted = F.contrast_of(pairs, TEMPERATURE, slope=True)
-    found, rows = contrast_of_batches(
-        left, right, TEMPERATURE, layout=layout, slope=True, **options
-    )
+    wanted = F.contrast_of(pairs, tau, slope=True)
+    found, rows = contrast_of_batches(left, right, tau, layout=layout, slope=True, **options)
     torch.testing.assert_close(found.by_row(), wanted.by_row(), rtol=1e-4, atol=1e-5)
-    assert float(found.beta) == pytest.approx(1 / TEMPERATURE)
+    assert float(found.beta.detach()) == pytest.approx(1 / TEMPERATURE)
+    assert found.gap.requires_grad and not found.slope.requires_grad
     torch.testing.assert_close(rows, reference.unit(left).float() if normalize else left)
     assert not rows.requires_grad and not faults.flagged(found.faults)
     without, _ = contrast_of_batches(left, right, TEMPERATURE, layout=layout, **options)
@@ -457,11 +529,13 @@ def test_the_kernel_of_a_plain_layout_is_chosen_by_its_number_of_scores(layout, 
     monkeypatch.setattr(
         "flatnce.core.contrast.fused_is_better", lambda *given: asked.append(given)
     )
-    for b in (5, 2, 1):  # one sample has no negative
+    for b, options in ((5, {}), (2, {"kernel": "fused"}), (1, {})):  # one has no negative
         rows = torch.ones(b, 3)
-        assert contrast_of_batches(rows, rows, TEMPERATURE, layout=layout, kernel="a") is None
-    sizes = [("a", size, size), ("a", 2 * size // 5, 2 * size // 5)]
+        assert contrast_of_batches(rows, rows, TEMPERATURE, layout=layout, **options) is None
+    sizes = [("auto", size, size), ("fused", 2 * size // 5, 2 * size // 5)]
     assert [given[:3] for given in asked] == sizes
+    with pytest.raises(ValueError, match=r"has shape \(4, 3\)"):
+        contrast_of_batches(torch.ones(5, 3), torch.ones(4, 3), TEMPERATURE, layout=layout)
 
 
 # --- Terms of an objective's own -----------------------------------------------------------------
@@ -513,12 +587,27 @@ def test_many_terms_are_computed_a_few_rows_at_a_time(kernel, limit, expected, m
         heights.extend([] if positive else [len(scores)])
         return scores.square()
 
+    def unread() -> None:
+        raise AssertionError("a CUDA graph cannot save the state of random numbers")
+
     z = [layouts.random(5, 3, seed=seed).requires_grad_() for seed in (0, 1)]
+    monkeypatch.setattr(torch, "get_rng_state", unread)
     found = F.contrast_of(F.two_view(*z), TEMPERATURE, kernel=kernel, statistic=square)
     assert heights == expected
-    found.statistic.sum().backward()
+    torch.autograd.grad(found.statistic.sum(), z)
     # The blocks are not kept, but computed again.
     assert sorted(heights) == sorted(expected * (2 if len(expected) > 1 else 1))
+
+
+def test_a_block_of_terms_has_1024_rows(monkeypatch):
+    monkeypatch.setattr("flatnce.core.contrast.DENSE_LIMIT", 0)
+    rows, heights = torch.zeros(513, 1), []
+    F.contrast_of(
+        F.two_view(rows, rows, normalize=False),
+        TEMPERATURE,
+        statistic=lambda scores, *, positive: heights.append(len(scores)) or scores,
+    )
+    assert heights == [1024, 2, 1026]  # the positives at once
 
 
 # --- Importance weights --------------------------------------------------------------------------
@@ -528,10 +617,17 @@ def test_many_terms_are_computed_a_few_rows_at_a_time(kernel, limit, expected, m
 def test_autocast_changes_no_importance_weight(options):
     case = layouts.case_of(f"two views: {options}")
     pairs = case.build(case.leaves(torch.float32))
-    expected = F.importance_weights(pairs, 0.1, with_positive=True)
+    tau = torch.tensor(0.1, requires_grad=True)
+    expected = F.importance_weights(pairs, tau, with_positive=True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = F.importance_weights(pairs, 0.1, with_positive=True)
+        found = F.importance_weights(pairs, tau, with_positive=True)
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    assert not found.requires_grad
+
+
+def test_where_it_is_not_refused_a_row_without_negatives_has_no_weights(deferred):
+    z, ids = layouts.random(3, 4), torch.zeros(3, dtype=torch.long)
+    assert not F.importance_weights(F.two_view(z, z, ids=ids), TEMPERATURE).any()
 
 
 @pytest.mark.parametrize("with_positive", [False, True])

@@ -385,8 +385,7 @@ BETWEEN = r"temperature_at_start=0\.1 must lie between lowest="
     ("accepted", "refused", "words"),
     [
         ({"target": 1e-9}, {"target": 0.0}, "target=0.0: an ESS lies in"),
-        ({"target": 1}, {"target": 1.0001}, "target=1.0001: an ESS lies in"),
-        ({"target": 1.0}, {"target": 2}, "target=2: an ESS lies in"),
+        ({"target": 1.0}, {"target": 1.0001}, "target=1.0001: an ESS lies in"),
         ({"rate": 1e-9}, {"rate": 0.0}, "rate=0.0 must lie in"),
         ({"rate": 0.999}, {"rate": 1.0}, "rate=1.0 must lie in"),
         ({"lowest": 0.1}, {"lowest": 0.1001}, BETWEEN),

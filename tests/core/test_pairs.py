@@ -1,5 +1,7 @@
 """Negatives that ids leave out, and the queue; test_contrast.py has every layout."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor
@@ -86,10 +88,88 @@ def test_positives_are_selected_only_where_a_row_knows_itself():
 def test_hard_negatives_take_the_precision_of_the_embeddings(shape, dtype):
     z, hard = unit(3, 4).to(dtype), layouts.random(*shape, seed=2)
     other = torch.float64 if dtype == torch.float32 else torch.float32
-    found = F.contrast_of(F.two_view(z, z, negatives=hard.to(other)), TEMPERATURE)
+    pairs = F.two_view(z, z, negatives=hard.to(other))
+    found = F.contrast_of(pairs, TEMPERATURE)
     wanted = F.contrast_of(F.two_view(z, z, negatives=hard.float().to(dtype)), TEMPERATURE)
     assert found.negative.dtype == dtype and found.count.tolist() == [6.0] * 6
     torch.testing.assert_close(found.by_row(), wanted.by_row(), rtol=1e-6, atol=1e-6)
+    assert pairs.keys.dtype == F.importance_weights(pairs, TEMPERATURE).dtype == dtype
+
+
+def queued(*rows: Tensor, **options: object) -> F.Pairs:
+    """A batch and a queue, whose key is enqueued with the defaults."""
+    queue = KeyQueue(4, 4).double()
+    queue.enqueue(rows[1])
+    return F.with_queue(*rows, queue, **options)
+
+
+BUILT = {
+    "two views": F.two_view,
+    "three views": lambda *rows, **options: F.multi_view([*rows, rows[0] + rows[1]], **options),
+    "two towers": F.two_tower,
+    "own view": F.own_view,
+    "labels": lambda z, _, **options: F.labelled(z, torch.tensor([0, 0, 1]), **options),
+    "queue": queued,
+    "queue and batch": partial(queued, in_batch=True),
+}
+
+
+@pytest.mark.parametrize("name", BUILT)
+def test_rows_are_normalised_and_of_one_process_unless_told_otherwise(name, monkeypatch):
+    def wait_for_others(*given):
+        raise AssertionError("nothing is gathered")
+
+    for collective in ("gather", "agree", "rank", "world_size"):
+        monkeypatch.setattr(distributed, collective, wait_for_others)
+    rows = [3 * unit(3, 4, seed=seed) for seed in (0, 1)]
+    found, raw = (
+        one if isinstance(one, tuple) else (one,)
+        for one in (BUILT[name](*rows), BUILT[name](*rows, normalize=False))
+    )
+    assert not any(pairs.gathered for pairs in found)
+    for pairs, other in zip(found, raw, strict=True):
+        for z in (pairs.anchors, pairs.keys[: len(pairs.anchors)]):
+            lengths = z.norm(dim=1)
+            torch.testing.assert_close(lengths, torch.ones_like(lengths))
+        lengths = other.anchors[:3].norm(dim=1)
+        torch.testing.assert_close(lengths, torch.full_like(lengths, 3.0))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "of_unit", "of_raw"),
+    [
+        (torch.float64, torch.float32, torch.float32),
+        (torch.float32, torch.float32, torch.float32),
+        (torch.float16, torch.float16, torch.float16),
+        (torch.bfloat16, torch.float16, torch.bfloat16),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["two views", "two towers", "labels", "queue"])
+def test_a_fused_kernel_multiplies_in_the_precision_of_the_embeddings(
+    name, dtype, of_unit, of_raw
+):
+    rows = [unit(3, 4, seed=seed).to(dtype) for seed in (0, 1)]
+    hard = unit(2, 4, seed=2)  # whose precision does not matter
+    for normalize, expected in ((True, of_unit), (False, of_raw)):
+        pairs = BUILT[name](*rows, normalize=normalize, negatives=hard)
+        pairs = pairs[0] if isinstance(pairs, tuple) else pairs
+        kept = name == "queue" and not normalize  # keys of any length are multiplied exactly
+        assert pairs.operands == (torch.float32 if kept else expected)
+
+
+def test_rows_that_are_anchors_and_keys_are_one_object_and_so_are_their_groups():
+    z = unit(3, 4), unit(3, 4, seed=1)
+    for pairs in (F.two_view(*z), F.two_view(*z, ids=torch.arange(3)), F.multi_view([*z, z[0]])):
+        assert pairs.keys is pairs.anchors
+        assert pairs.negatives.key_group is pairs.negatives.anchor_group
+
+
+def test_one_left_sample_is_enough_where_it_has_hard_negatives():
+    (pairs,) = F.two_tower(
+        unit(1, 4), unit(1, 4, seed=1), directions="left", negatives=unit(2, 4, seed=2)
+    )
+    assert F.contrast_of(pairs, TEMPERATURE).count.tolist() == [2.0]
 
 
 # --- Several processes ---------------------------------------------------------------------------
@@ -132,8 +212,8 @@ def test_the_rows_of_each_process_are_those_of_the_whole_batch(name, options, mo
     layout, noted = f"{name}: {options}", ([], [])
     whole = F.contrast_of(pairs_of(layout, None), TEMPERATURE).by_row()
     monkeypatch.setattr(distributed, "world_size", lambda: PROCESSES)
-    compared: set[int] = set()
-    monkeypatch.setattr(distributed, "agree", lambda name, z: compared.add(len(z)))
+    compared: list[tuple[str, int]] = []
+    monkeypatch.setattr(distributed, "agree", lambda name, z: compared.append((name, len(z))))
     for rank in range(PROCESSES):
         monkeypatch.setattr(distributed, "rank", lambda rank=rank: rank)
         note = noted[rank].append
@@ -141,7 +221,11 @@ def test_the_rows_of_each_process_are_those_of_the_whole_batch(name, options, mo
             distributed, "gather", lambda z, note=note: note(z) or torch.cat([z, z])
         )
         pairs_of(layout, rank)
-    assert compared == {len(z) for z in noted[0]}
+    assert {size for _, size in compared} == {len(z) for z in noted[0]}
+    # Comparing reads the device, so that of the samples' rows only the first are compared.
+    hard = [name for name, _ in compared if name == "negatives"]
+    assert len(hard) == (0 if "own" in options else PROCESSES)
+    assert len(compared) == len(hard) + PROCESSES
     for rank in range(PROCESSES):
         monkeypatch.setattr(distributed, "rank", lambda rank=rank: rank)
         together = map(torch.cat, zip(*noted, strict=True))
@@ -199,12 +283,34 @@ def test_ids_leave_out_the_own_keys_still_in_the_queue(queued, ids, expected):
     assert sets_of(pairs) == expected
 
 
+def test_the_oldest_keys_are_overwritten_first():
+    queue = KeyQueue(4, 1)
+    for first in (1, 4, 7):
+        keys = torch.arange(first, first + 3)
+        queue.enqueue(keys[:, None].float(), keys, normalize=False)
+    assert queue.ids.tolist() == queue.keys[:, 0].tolist() == [9, 6, 7, 8]
+    assert int(queue.position) == 1 and int(queue.filled) == 4
+    queue.enqueue(torch.ones(5, 1))
+    assert queue.ids.tolist() == [NEGATIVE_TO_ALL] * 4 and int(queue.position) == 1
+    assert set(queue.state_dict()) == {"keys", "ids", "position"}
+
+
+def test_the_keys_and_ids_of_every_process_are_enqueued_on_request(monkeypatch):
+    monkeypatch.setattr(distributed, "agree", lambda name, z: None)
+    monkeypatch.setattr(distributed, "gather", lambda z: torch.cat([z, z + 1]))
+    queue = KeyQueue(5, 1)
+    queue.enqueue(torch.tensor([[1.0], [3.0]]), torch.tensor([7, 9]), gather=True, normalize=False)
+    assert queue.keys[:, 0].tolist() == [1.0, 3.0, 2.0, 4.0, 0.0]
+    assert queue.ids.tolist() == [7, 9, 8, 10, EXCLUDED]
+
+
 def test_a_queue_of_one_key_holds_the_last_one():
     queue, keys = KeyQueue(1, 1), torch.tensor([[2.0], [-3.0]])
     queue.enqueue(keys)
     assert queue.keys.tolist() == [[-1.0]] and int(queue.filled) == len(queue) == 1
     queue.enqueue(keys, normalize=False)
     assert queue.keys.tolist() == [[-3.0]] and int(queue.position) == 0
+    assert [one.tolist() for one in queue.keys_and_bias(keys)] == [[[-3.0]], [0.0]]
 
 
 def test_the_queue_stores_unit_rows_without_history_and_reading_does_not_write():
