@@ -91,6 +91,17 @@ def test_one_grey_image_of_the_size_of_training_needs_no_list(encoder):
         assert torch.equal(encoder.embed(given), encoder.embed([grey]))
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_grey_images_of_the_size_of_training_are_not_the_channels_of_one(count, tmp_path):
+    write_run(tmp_path / "runs" / "grey", channels=1)
+    grey = flatnce.load("grey", device="cpu")
+    images = np.random.default_rng(0).integers(0, 256, (count, *grey.shape[1:]), np.uint8)
+    expected = grey.embed(list(images))
+    assert expected.shape == (count, grey.width)
+    for given in (images, torch.from_numpy(images)):
+        assert torch.equal(grey.embed(given), expected)
+
+
 def test_one_lazily_opened_image_may_stand_in_a_list_several_times(encoder, photos, monkeypatch):
     monkeypatch.setattr(embedding, "available_cores", lambda: 8)
     reading = Lock()

@@ -115,8 +115,12 @@ class Embedder:
             found = image_files(path) if path.is_dir() else [path]
         elif isinstance(images, np.ndarray | Tensor):
             if isinstance(self.prepare, CentreCrop):
-                one_grey = tuple(images.shape) == tuple(self.shape[1:])
-                found = _array_images(images[None] if one_grey else images)
+                size = tuple(self.shape[1:])
+                if tuple(images.shape) == size:
+                    images = images[None]
+                if self.shape[0] == 1 and tuple(images.shape[1:]) == size:
+                    images = images[:, None]  # three grey images are not one in colour
+                found = _array_images(images)
             found = [np.asarray(one) if isinstance(found, np.ndarray) else one for one in found]
         elif hasattr(images, "convert"):  # an image of Pillow
             found = [images]
