@@ -245,6 +245,19 @@ def test_runs_that_differ_in_the_seed_alone_are_not_compared(tmp_path):
     assert "differ in nothing but the seed" in html and "There is nothing to compare" in html
 
 
+def test_runs_of_ones_own_are_compared_by_their_own_settings(tmp_path):
+    runs = []
+    for seed, objective in itertools.product(range(3), ("infonce", "mine")):
+        place, settings = tmp_path / f"{objective}-{seed}", {"loss_name": objective, "seed": seed}
+        log = RunLog(place, kind="train", config=settings)
+        gain = 0.1 * (objective == "mine") + 0.01 * seed
+        log.log({"kind": "watch", "step": 5, "epoch": 1.0, "pool_mi": 2 + gain})
+        log.finish({"step": 5})
+        runs.append(log.directory)
+    (found,) = differences_of(runs, by=["loss_name"])
+    assert (found["mean"], found["pairs"]) == (pytest.approx(0.1), 3)
+
+
 def test_the_ess_of_an_older_run_is_the_papers_form(tmp_path):
     runs = write_pairs(tmp_path, [0.02, 0.03, 0.01])
     assert "ESS of the negatives" in {one["measure"] for one in differences_of(runs)}

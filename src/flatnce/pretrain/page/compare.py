@@ -260,9 +260,9 @@ def _read_runs(directories: Sequence[str | Path]) -> list[Run]:
     """The runs to compare, at least two, no two of the same settings and seed."""
     runs, usual = [], TrainConfig().plain()
     for run in (read_run(directory, "train") for directory in directories):
-        # A setting that an older run lacks is at its default.
-        config = {name: part | run.config.get(name, {}) for name, part in usual.items()}
-        runs.append(replace(run, config=config))
+        # A setting that an older run lacks is at its default; a user's own log has other settings.
+        known = {name: usual[name] | run.config[name] for name in usual.keys() & run.config}
+        runs.append(replace(run, config={**run.config, **known}))
     if len(runs) < 2:
         raise ValueError(f"there is {len(runs)} run; name at least two to compare")
     seen: dict[str, Run] = {}
