@@ -16,8 +16,6 @@ from flatnce.mi.memory import Memory
 from flatnce.mi.readouts import Evaluation, Readout
 from flatnce.toml_files import read_toml
 
-__all__ = []
-
 
 @dataclass(frozen=True)
 class Flag:

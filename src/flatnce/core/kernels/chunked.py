@@ -15,8 +15,6 @@ from torch import Tensor
 from flatnce.core.kernels.statistics import EXTRAS, RowStatistics, floor_of
 from flatnce.core.selection import EXCLUDED, Selection
 
-__all__ = []
-
 FEW = 16
 """Scores are left out one by one where at most one in this many is, else by a mask."""
 

@@ -5,8 +5,6 @@ import triton.language as tl
 from flatnce.core.kernels.fused.scan import groups_of, leave_out, span, wide_products
 from flatnce.core.kernels.triton_jit import kernel
 
-__all__ = []
-
 # Triton reads annotations itself: only its constants have one.
 
 LOG2E = tl.constexpr(1.4426950408889634)

@@ -20,8 +20,6 @@ from flatnce.core.kernels.fused.rows import bounds_kernel, range_kernel
 from flatnce.core.kernels.fused.scan import SPAN, merge_kernel, scan_kernel
 from flatnce.core.kernels.statistics import RowStatistics, floor_of
 
-__all__ = []
-
 
 @dataclass(frozen=True)
 class Tiles:

@@ -35,8 +35,6 @@ from flatnce.core.kernels.fused.launch import (
 from flatnce.core.kernels.fused.rows import fault_kernel, finish_kernel, rows_kernel
 from flatnce.core.kernels.statistics import RowStatistics
 
-__all__ = []
-
 
 def scores_of(
     operand: Tensor, left: Tensor, right: Tensor, beta: Tensor, ids: Tensor | None, layout: str

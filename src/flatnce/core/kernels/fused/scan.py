@@ -4,8 +4,6 @@ import triton.language as tl
 
 from flatnce.core.kernels.triton_jit import kernel
 
-__all__ = []
-
 # Triton reads annotations itself: only its constants have one.
 
 SPAN = tl.constexpr(64)
