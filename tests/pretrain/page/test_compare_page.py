@@ -211,7 +211,7 @@ def test_numbers_are_in_order_and_compared_with_the_smallest_or_with_what_is_ask
 def test_the_page_begins_with_a_forest_plot_of_the_linear_probe(tmp_path):
     made = compare_runs(crossed(tmp_path)).page()
     assert made.sections[0].heading == "linear on digits, test set (%)"
-    assert made.lead.startswith("linear on digits, test set (%): FlatNCE − InfoNCE, batch size")
+    assert made.lead.startswith("linear on digits, test set (%): settled, which means that")
     many = compare_runs(crossed(tmp_path / "many", seeds=(0,), sizes=(8, 16, 32))).page().lead
     assert many.count(" − ") == 4 and many.endswith("; and 3 more below.")
     forest = charts_of(made)[0]
@@ -321,6 +321,8 @@ def test_the_page_says_what_is_settled_and_what_is_open(tmp_path, given, said):
     runs = write_pairs(tmp_path, given)
     found = difference(runs)
     assert f'data-name="reading">{said}</td>' in page(runs) and found["reading"] == said
+    assert ("settled, which means" in page(runs)) == (said in ("higher", "lower"))
+    assert ("More seeds make the intervals" in page(runs)) == (said not in ("higher", "lower"))
     assert (found["interval"] is not None) == (said in ("higher", "lower", "open"))
 
 

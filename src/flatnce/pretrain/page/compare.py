@@ -221,7 +221,10 @@ class Comparison:
         first = "; ".join(one.said for one in main[:MOST_SAID])
         if len(main) > MOST_SAID:
             first += f"; and {len(main) - MOST_SAID} more below"
-        return Page(title, f"{main[0].measure.heading}: {first}.", sections, facts, about)
+        settled, count = sum(one.paired.settled for one in main), len(main)
+        much = "all" if settled == count else "some" if settled else "none"
+        lead = TEXT[f"settled_{much}"].format(settled=settled, count=count)
+        return Page(title, f"{main[0].measure.heading}: {lead} {first}.", sections, facts, about)
 
 
 def compare_runs(
