@@ -144,7 +144,10 @@ def test_the_moments_of_several_processes_have_one_unit(second, monkeypatch):
         assert [float(first), float(second)] == pytest.approx(expected, rel=1e-9)
         assert bool(reachable)
     own[:] = own[2:] * 3
-    assert [float(each) for each in _moments(batches[2])[:2]] == [0, 0]
+    assert [float(each) for each in _moments(batches[2])] == [0, 0, 1]
+    one_each = contrast_at(1.0, NEGATIVES[2:])
+    monkeypatch.setattr(distributed, "gather", lambda rows: torch.cat([rows, rows]))
+    assert not _moments(one_each)[2]
 
 
 # --- The controller inside an objective ----------------------------------------------------------
@@ -453,3 +456,78 @@ def test_an_inverse_temperature_is_read_above_the_least_temperature(kind, temper
 def test_a_tensor_that_is_no_temperature_has_no_inverse(temperature):
     source = TemperatureSource(torch.tensor(temperature))
     assert source.beta_now(torch.device("cpu"), True, None) is None
+
+
+@pytest.mark.parametrize("rule", [EssController(0.3), Linear(1.0, 0.2, steps=4)], ids=str)
+def test_the_state_of_a_rule_moves_to_the_device_of_the_batch(rule, monkeypatch):
+    device, source = torch.device("meta"), TemperatureSource(rule)
+    source.follow(torch.device("cpu"))
+    assert {held.device.type for held in source.buffers()} == {"cpu"}
+    if isinstance(rule, EssController):
+        source.beta = source.beta.to(device)  # one of its two buffers
+    assert source.beta_now(device, False, None).device == device
+    assert {held.device for held in source.buffers()} == {device}
+    moved = []
+    monkeypatch.setattr(TemperatureSource, "follow", lambda self, device: moved.append(device))
+    for kernel in ("auto", "dense"):
+        FlatNCE(rule, kernel=kernel)(*views())
+    assert moved == [torch.device("cpu")] * 2
+
+
+def test_a_tensor_is_saved_as_a_buffer_unless_it_has_a_gradient():
+    fixed, learned = torch.tensor([0.25]), torch.tensor([0.25], requires_grad=True)
+    assert set(FlatNCE(fixed).state_dict()) == {"temperature_source.source"}
+    assert not FlatNCE(learned).state_dict()
+    assert TemperatureSource(fixed).learned() is None
+    for source in (TemperatureSource(fixed), TemperatureSource(learned)):
+        assert source().shape == () and float(source().detach()) == 0.25
+        assert repr(source).startswith("TemperatureSource(") and not source.moves
+    assert TemperatureSource(learned).learned().requires_grad
+    named = TemperatureSource(LearnedTemperature())
+    assert named.extra_repr() == "" and named.learned().requires_grad
+
+
+def test_over_several_processes_a_controller_is_not_read_on_the_host(monkeypatch):
+    monkeypatch.setattr(distributed, "is_active", lambda: True)
+    here = torch.device("cpu"), True, None
+    assert TemperatureSource(EssController(0.3)).beta_now(*here) is None
+    assert TemperatureSource(torch.tensor(0.25)).beta_now(*here) == 4.0
+
+
+# --- Targets that a schedule reaches -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kernel", ["auto", "dense"])
+@pytest.mark.parametrize("place", ["here", "deferred"])
+@pytest.mark.parametrize(
+    ("target", "accepted"), [(0.0, False), (1e-3, True), (1.0, True), (1.001, False)]
+)
+def test_a_target_of_a_schedule_is_checked_at_every_step(target, accepted, place, kernel, request):
+    if place == "deferred":
+        request.getfixturevalue(place)
+    loss_fn = FlatNCE(EssController(Linear(target, target, 1)), kernel=kernel)
+    if accepted:
+        loss_fn(*views())
+        assert float(loss_fn.last.ess) > 0 and int(loss_fn.temperature_source.step) == 1
+    elif place == "here":
+        with pytest.raises(ValueError, match=rf"ess_target \(value {target:g}\)"):
+            loss_fn(*views())
+    else:
+        loss_fn(*views())
+        with pytest.raises(ValueError, match="ess_target"):
+            _ = loss_fn.last.ess
+
+
+@pytest.mark.parametrize("kernel", ["auto", "dense"])
+def test_two_negatives_are_enough_for_control(kernel):
+    for loss_fn, size in (
+        (FlatNCE(EssController(0.3), kernel=kernel), 2),
+        (FlatNCE(EssController(0.3), kernel=kernel, layout="two_tower"), 3),
+    ):
+        assert loss_fn(*views(size)).isfinite() and loss_fn.last.contrast.count[0] == 2
+
+
+def test_a_batch_without_negatives_does_not_move_the_temperature():
+    source = TemperatureSource(EssController(0.3))
+    assert source.advance(torch.zeros(())) is None
+    assert float(source()) == pytest.approx(0.1, rel=FLOAT32) and int(source.step) == 1

@@ -132,6 +132,14 @@ def test_a_queue_that_is_not_written_has_second_derivatives():
     torch.testing.assert_close(*found)
 
 
+def test_a_queue_that_was_written_refuses_second_derivatives():
+    queue, z = KeyQueue(9, 4).double(), random(7, 4, seed=1).requires_grad_()
+    queue.enqueue(random(9, 4, seed=3))
+    loss = FlatNCE(0.2, queue=queue)(z, random(7, 4, seed=2))
+    with pytest.raises(RuntimeError, match=r"second derivatives .* need kernel='dense'"):
+        torch.autograd.grad(loss, z, create_graph=True)
+
+
 def test_half_precision_has_batched_gradients_and_frees_its_rows():
     z = random(7, 4, seed=1).bfloat16().requires_grad_()
     rows = z * 1
@@ -145,12 +153,16 @@ def test_half_precision_has_batched_gradients_and_frees_its_rows():
     assert held() is None  # although the loss is kept
 
 
-@every_layout
-def test_the_slope_of_a_learned_temperature_is_that_of_the_definition(layout):
+@pytest.mark.parametrize("layout", ["two_view", "two_tower", "queue"])
+@pytest.mark.parametrize("follows", ["infonce", "own"])
+def test_the_slope_of_a_learned_temperature_is_that_of_the_definition(layout, follows):
     slopes = []
     for kernel in ("auto", "dense"):
-        temperature = LearnedTemperature(0.2).double()
-        loss_fn = FlatNCE(temperature, layout=layout, kernel=kernel)
+        temperature, options = LearnedTemperature(0.2).double(), {"layout": layout}
+        if layout == "queue":
+            options = {"queue": KeyQueue(9, 4).double()}
+            options["queue"].enqueue(random(5, 4, seed=3))
+        loss_fn = FlatNCE(temperature, kernel=kernel, temperature_gradient=follows, **options)
         loss_fn(*(random(7, 4, seed=seed) for seed in (1, 2))).backward()
         slopes.append(temperature.log_beta.grad)
     torch.testing.assert_close(*slopes, rtol=1e-12, atol=1e-12)

@@ -10,9 +10,16 @@ from torch import nn
 from torch.nn.functional import softplus
 
 import reference
-from flatnce import DCL, DHEL, HolderFlatNCE, InfoNCE, KeyQueue
+from flatnce import DCL, DHEL, HolderFlatNCE, InfoNCE, KeyQueue, LearnedTemperature
 from flatnce import functional as F
-from flatnce.core.objectives.base import Layout, Objective, TwoTower, TwoView
+from flatnce.core.objectives.base import (
+    Batch,
+    Layout,
+    Objective,
+    TwoTower,
+    TwoView,
+    _repeated_over_views,
+)
 from layouts import IDS, LABELS, mask_of, random
 from processes import Pairwise
 
@@ -135,8 +142,10 @@ def test_a_power_or_a_statistic_is_not_left_to_the_kernel_of_plain_layouts(paire
     holder = HolderFlatNCE(0.5, gamma=2.0, kernel="dense")
     wanted = F.flatnce(F.contrast_of(F.two_view(*rows), 0.5, power=2.0))
     torch.testing.assert_close(holder(*rows), wanted)
-    (counting, *_) = variants(DCL, {"statistic": one_per_score, **mean}, temperature=0.5)
-    assert float(counting(*rows)) == 11  # all rows but the anchor
+    for temperature in (0.5, LearnedTemperature(0.5)):  # whose parameter is not the statistic's
+        hooks = {"statistic": one_per_score, **mean}
+        (counting, *_) = variants(DCL, hooks, temperature=temperature)
+        assert float(counting(*rows).detach()) == 11  # all rows but the anchor
     assert not paired
 
 
@@ -171,10 +180,50 @@ def test_a_layout_that_is_a_module_is_assigned_and_replaced():
 
 def test_the_layout_is_printed_and_copied():
     assert "layout='OwnView'" in repr(InfoNCE(layout=OwnView()))
-    assert "layout" not in repr(InfoNCE()) and "two_tower" in repr(InfoNCE(layout="two_tower"))
+    assert repr(InfoNCE()) == "InfoNCE(\n  (temperature_source): TemperatureSource(0.1)\n)"
+    assert "(\n  layout='two_tower'\n" in repr(InfoNCE(layout="two_tower"))
+    assert "(\n  form='in', gather=True\n" in repr(InfoNCE(form="in", gather=True))
     z1, z2 = rows_of()
     loss_fn = InfoNCE(layout=OwnView())
     assert torch.equal(copy.deepcopy(loss_fn)(z1, z2), loss_fn(z1, z2))
+
+
+# --- Defaults ------------------------------------------------------------------------------------
+
+
+def test_the_defaults_of_an_objective_and_of_a_batch():
+    bare = type("Bare", (Objective,), {"loss_from": doubled_loss})()
+    assert (bare.temperature, bare.power, bare.kernel, bare.captured) == (0.1, 1.0, "auto", False)
+    assert (bare.normalize, bare.gather, bare.in_batch, bare.form) == (True, False, True, None)
+    assert type(bare.layout) is TwoView and bare.temperature_gradient == "infonce"
+    with pytest.raises(NotImplementedError):
+        bare.statistic(torch.ones(2, 2), positive=True)
+    batch = Batch(rows_of())
+    options = {"false_negatives": None, "negatives": None, "normalize": True, "gather": False}
+    assert batch.options == options and batch.in_batch and batch.has_two_views_only
+    assert not OwnView().takes_queue and OwnView().plain(batch) is None
+
+
+@pytest.mark.parametrize("base", [Layout, Objective])
+def test_an_unknown_keyword_of_a_subclass_is_refused(base):
+    with pytest.raises(TypeError, match="keyword"):
+        type("Sub", (base,), {}, unknown=1)
+
+
+@pytest.mark.parametrize("views", [1, 2, 3])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_mask_over_samples_is_repeated_for_the_views_of_each_process(views, processes):
+    z, mask = random(3, 4), random(3, 3 * processes, seed=1) > 0
+    found = _repeated_over_views(Batch((z,) * views, false_negatives=mask)).false_negatives
+    columns = [part for part in mask.split(3, dim=1) for _ in range(views)]
+    assert torch.equal(found, torch.cat([torch.cat(columns, dim=1)] * views))
+
+
+@pytest.mark.parametrize("shape", [(4, 6), (3, 4), (3, 0), (3,), (3, 3, 3)])
+def test_a_mask_of_another_shape_is_refused(shape):
+    batch = Batch((random(3, 4),), false_negatives=torch.zeros(shape, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"pass a mask over samples, \(3, 3\)"):
+        _repeated_over_views(batch)
 
 
 # --- A statistic of its own ----------------------------------------------------------------------

@@ -227,7 +227,7 @@ def test_with_labels_masks_and_own_negatives_speak_of_samples(entry, views):
 @every_objective
 def test_the_last_batch_is_kept_beside_the_loss(entry):
     loss_fn = entry.module(temperature=TEMPERATURE)
-    z1, z2 = torch.randn(5, 3, requires_grad=True), torch.randn(5, 3)
+    z1, z2 = torch.randn(4, 6, requires_grad=True), torch.randn(4, 6)
     loss = loss_fn(z1, z2)
     contrast = entry.contrast(F.two_view(z1, z2)).detach()
     last = loss_fn.last
@@ -245,8 +245,10 @@ def test_the_last_batch_is_kept_beside_the_loss(entry):
         torch.testing.assert_close(found, expected)
     assert float(last.temperature) == pytest.approx(TEMPERATURE)
     assert last.objective == type(loss_fn).__name__
-    assert last.embeddings.shape == (5, 3)
-    assert not any(t.requires_grad for t in (last.ess, last.gain, last.mi, last.embeddings))
+    assert last.embeddings.shape == (4, 6)
+    torch.testing.assert_close(last.embeddings, nn.functional.normalize(z1.detach()))
+    kept = last.ess, last.gain, last.mi, last.embeddings, last.loss, last.contrast.gap
+    assert not any(t.requires_grad for t in kept)
 
 
 @every_objective
