@@ -100,6 +100,7 @@ def test_a_mask_is_made_only_where_much_does_not_count(name, masked, monkeypatch
 def test_merged_statistics_are_those_of_the_union_also_of_rows_without_scores() -> None:
     scores, out = random(5, 9), random(5, 9, seed=3) > 0.3
     out[0], out[1, 4:], out[2, :4] = True, True, True  # empty: both, the second, the first
+    out[3] = torch.arange(9) != 1  # one score
     whole = dense.statistics_of_scores(scores, out, dense.EXTRAS)
     parts = [
         dense.statistics_of_scores(scores[:, c], out[:, c], dense.EXTRAS)

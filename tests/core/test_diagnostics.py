@@ -140,6 +140,10 @@ def test_rows_with_less_than_two_negatives_do_not_count_in_the_population_ess():
     expected = reference.population_ess([rows[0, 1:], rows[1, 1:2], rows[2, 1:], rows[3, 1:3]])
     assert float(F.population_ess(contrast)) == close(expected)
     assert expected == close(reference.population_ess([rows[0, 1:], rows[2, 1:], rows[3, 1:3]]))
+    rows[1:, 2:] = -math.inf
+    contrast = F.contrast_from_logits(0.5 * rows, torch.zeros(4, dtype=torch.long))
+    expected = reference.population_ess([0.5 * rows[0, 1:]])
+    assert float(F.population_ess(contrast)) == close(expected) and expected < 0.95
     for dtype in (torch.float32, torch.float64):
         only = F.contrast_from_logits(rows[:, :2].to(dtype), torch.zeros(4, dtype=torch.long))
         assert float(F.population_ess(only)) == 1.0

@@ -184,6 +184,14 @@ def test_rows_of_any_precision_are_computed_in_float32(layout, dtype, autocast):
         torch.testing.assert_close(found.grad, one.grad.to(dtype))
 
 
+@pytest.mark.parametrize("kernel", ["auto", "dense"])
+@pytest.mark.parametrize("gap", [60.0, 95.0])
+def test_a_positive_far_behind_does_not_overflow_in_float32(gap, kernel):
+    left = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
+    loss = InfoNCE(2 / gap, layout="two_tower", kernel=kernel)(left, -left)
+    assert float(loss) == pytest.approx(gap, rel=1e-6)
+
+
 def test_a_gradient_may_be_asked_for_twice():
     rows = [random(6, 5, seed=seed).requires_grad_() for seed in (1, 2)]
     loss = InfoNCE(0.2)(*rows)

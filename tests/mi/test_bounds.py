@@ -9,12 +9,14 @@ import torch
 from estimator_reference import donsker_varadhan as slow_dv
 from estimator_reference import flo_cross_fitted, mean, others
 from estimator_reference import infonce as infonce_reference
+from flatnce.core import faults
 from flatnce.mi.bounds import (
     ScoreBlocks,
     barber_agakov,
     blocks_of,
     cross_fitted_flo,
     donsker_varadhan,
+    dual_from_pool,
     finite_infonce,
     flatnce,
     flatnce_loss,
@@ -194,6 +196,57 @@ def test_statistics_by_blocks_are_those_of_the_whole(entries):
     bad[3, 0] = math.nan
     with pytest.raises(ValueError, match="nonfinite"):
         row_statistics(ScoreBlocks(N, WIDER, lambda start, stop: bad[start:stop], entries))
+
+
+def test_one_row_or_two_pairs_are_enough_and_read_by_blocks():
+    scores, *_ = draw(WIDER)
+    for given in (scores[:1], scores[:2, :2]):
+        blocks = ScoreBlocks(*given.shape, lambda a, b, s=given: s[a:b], 1)
+        expected = pytest.approx(infonce_reference(given.tolist()))
+        assert float(infonce(given)) == float(infonce(blocks)) == expected
+
+
+def test_where_no_value_is_read_a_fault_is_raised_once_after_all_blocks(monkeypatch):
+    monkeypatch.setattr("flatnce.core.faults.can_raise_now", lambda tensor: False)
+    bad = draw(WIDER)[0]
+    bad[1, 0] = math.nan
+    for entries in (1, N * WIDER - 1):
+        with pytest.raises(ValueError, match="nonfinite"):
+            row_statistics(ScoreBlocks(N, WIDER, lambda a, b: bad[a:b], entries))
+    whole = row_statistics(ScoreBlocks(N, WIDER, lambda a, b: bad[a:b], N * WIDER))
+    assert faults.flagged(whole.faults) == ["nonfinite"]
+
+
+@pytest.mark.parametrize("power", [2.0, -1.0, 0.0, math.inf, -math.inf])
+def test_holder_statistics_hold_the_effective_number_of_negatives(power):
+    scores, *_ = draw()
+    found = holder_statistics(scores.requires_grad_(), power)
+    numbers = (2 * found.negative - found.negative2).exp().tolist()
+    for i, row in enumerate(scores.tolist()):
+        if math.isinf(power) or power == 0:
+            expected = N - 1 if power == 0 else 1
+        else:
+            powers = [math.exp(power * value) for value in others(row, i)]
+            expected = sum(powers) ** 2 / sum(value**2 for value in powers)
+        assert numbers[i] == pytest.approx(expected)
+    shifted = recentre(found, torch.ones(N, dtype=torch.float64).requires_grad_())
+    for rows in (found, shifted):
+        assert rows.negative.requires_grad
+        assert not (rows.hardest.requires_grad or rows.plain.requires_grad)
+
+
+def test_scores_far_apart_do_not_overflow_in_float32():
+    scores = torch.zeros(N, N) - 95 * torch.eye(N)
+    dual, size = torch.full((N,), 95.0), math.log(N)
+    assert float(flo(scores, dual, with_positive=True)) == pytest.approx(
+        1 - 95 - math.exp(math.log(N - 1) - size), rel=1e-5
+    )
+    pooled = torch.full((N,), 95.0)
+    assert dual_from_pool(torch.zeros(N), pooled, 1).tolist() == pytest.approx(
+        [95 - math.log(2)] * N
+    )
+    assert float(jensen_shannon_loss(scores)) == pytest.approx(95 + math.log(2), rel=1e-6)
+    assert float(jensen_shannon_loss(-scores + 95)) == pytest.approx(95 + math.exp(-190), rel=1e-6)
 
 
 @pytest.mark.parametrize("columns", [N, WIDER])
@@ -409,7 +462,7 @@ def test_a_step_down_each_loss_raises_the_partners_scores(name):
         (lambda s: infonce(s[:, :3]), r"shape \(5, 3\)"),
         (lambda s: infonce(s[:1, :1]), "at least 2 pairs"),
         (lambda s: infonce(s[0]), r"\(rows, columns\)"),
-        (lambda s: infonce(s.long()), "floating-point"),
+        (lambda s: infonce(s.long()), r"^scores has dtype torch.int64 .* floating-point"),
         (lambda s: infonce(s / 0), "NaN"),
         (lambda s: flo(s, s[0][:3]), "one number per row"),
         (lambda s: recentre(s, s[0][:3]), "one number per row"),
