@@ -465,6 +465,22 @@ def test_cross_entropy_has_the_value_of_torchs(shape, reduction, weighted, ignor
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("shape", [(1, 5), (7, 2), (2, 2)], ids=str)
+@pytest.mark.parametrize("ignored", [-100, 100])
+def test_cross_entropy_of_one_row_or_two_classes_has_a_closed_form(shape, ignored):
+    logits = layouts.random(*shape)
+    target = torch.arange(shape[0]) % 2
+    target[1:2] = ignored
+    leaf = logits.clone().requires_grad_()
+    loss = F.cross_entropy(leaf, target, ignore_index=ignored)
+    assert "FlatCrossEntropy" in loss.grad_fn.name()
+    torch.testing.assert_close(loss, torch_cross_entropy(logits, target, ignore_index=ignored))
+    exact, kept = logits.clone().requires_grad_(), target != ignored
+    F.dcl(F.contrast_from_logits(exact[kept], target[kept])).backward()
+    loss.backward()
+    torch.testing.assert_close(leaf.grad, exact.grad, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("place", ["here", "deferred"])
@@ -539,6 +555,8 @@ def test_the_module_is_built_called_and_saved_as_torchs(weighted, options):
     F.cross_entropy(other, target, weight, **options).sum().backward()
     torch.testing.assert_close(leaf.grad, other.grad, rtol=0, atol=0)
     assert isinstance(ours, nn.CrossEntropyLoss) and repr(ours) == repr(theirs)
+    for option in ("ignore_index", "reduction", "label_smoothing"):
+        assert getattr(ours, option) == getattr(theirs, option)
     if weighted:
         ours.load_state_dict({"weight": torch.ones(5)})
         assert ours.weight.tolist() == [1.0] * 5

@@ -230,6 +230,27 @@ def test_a_module_is_restored_read_and_called_with_half_precision_and_ids(entry)
 # --- DHEL and SigLIP -----------------------------------------------------------------------------
 
 
+@every_entry
+def test_the_default_temperature_is_a_tenth(entry):
+    loss_fn = getattr(flatnce, entry.class_name)()
+    assert float(torch.as_tensor(loss_fn.temperature).detach()) == pytest.approx(0.1)
+    assert getattr(loss_fn, "value", "infonce") == "infonce"
+    assert loss_fn.power == (2.0 if entry.class_name == "HolderFlatNCE" else 1.0)
+
+
+def test_the_power_is_printed_before_the_options():
+    assert flatnce.HolderFlatNCE(gamma=3.0).extra_repr() == "gamma=3.0"
+    shown = flatnce.HolderFlatNCE(layout="two_tower").extra_repr()
+    assert shown == "gamma=2.0, layout='two_tower'"
+
+
+def test_siglip_refuses_a_gradient_of_the_temperature():
+    with pytest.raises(ValueError, match=r"^temperature_gradient: SigLIP"):
+        flatnce.SigLIP(temperature_gradient="own")
+    with pytest.raises(ValueError, match=r"temperature=0\.0 must be a positive"):
+        flatnce.SigLIP(0.0)
+
+
 @pytest.mark.parametrize("layout", ["two_view", "two_tower"])
 def test_dhel_refuses_negatives_of_the_other_view(layout):
     with pytest.raises(ValueError, match=rf"layout='{layout}': DHEL .* use DCL"):
