@@ -1,5 +1,6 @@
 """Files that are written as a whole."""
 
+import errno
 import os
 import secrets
 from pathlib import Path
@@ -44,6 +45,20 @@ def test_a_write_that_fails_leaves_the_file_and_nothing_else(tmp_path):
     with pytest.raises(UnicodeEncodeError):
         replace_text(path, "half \ud800")
     assert path.read_text() == "whole" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_that_cannot_be_written_names_the_file_that_was_asked_for(tmp_path, monkeypatch):
+    path, opened = tmp_path / "results.json", Path.open
+
+    def forbidden(self, mode="r", **options):
+        if "x" in mode:
+            raise PermissionError(errno.EACCES, "Permission denied", str(self))
+        return opened(self, mode, **options)
+
+    monkeypatch.setattr(Path, "open", forbidden)
+    with pytest.raises(PermissionError) as raised:
+        replace_text(path, "text")
+    assert raised.value.filename == str(path) and not list(tmp_path.iterdir())
 
 
 def test_the_memory_is_that_of_the_machine_or_of_its_container(tmp_path, monkeypatch):

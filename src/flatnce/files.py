@@ -127,11 +127,11 @@ def check_replaceable(where: str, what: str, is_own: bool, replace: bool) -> Non
 
 @contextmanager
 def naming_file(path: Path) -> Iterator[None]:
-    """Name the file in an error of writing it: a full disk, for example, does not."""
+    """Name the file in an error of writing it, which names none, or a temporary one."""
     try:
         yield
     except OSError as error:
-        if error.errno and error.filename is None:
+        if error.errno:
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
 
@@ -143,12 +143,13 @@ def replace_text(path: Path, text: str | Iterable[str]) -> None:
     from elsewhere is never written through. A link at ``path`` itself is replaced.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
-    try:
-        with naming_file(path), temporary.open("x", encoding="utf-8") as file:
-            file.writelines([text] if isinstance(text, str) else text)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with naming_file(path):
+        try:
+            with temporary.open("x", encoding="utf-8") as file:
+                file.writelines([text] if isinstance(text, str) else text)
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def put_in_place(temporary: Path, place: Path) -> None:

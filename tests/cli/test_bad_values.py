@@ -153,11 +153,11 @@ def test_a_mistake_is_named_as_it_was_typed(place, monkeypatch, capsys, typed, s
 def test_a_command_in_a_message_can_be_pasted_into_a_shell(place, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     run = shutil.copytree(place / "runs" / "first", tmp_path / "runs" / "$(touch x)")
+    (run / "results.json").unlink()  # a finished run cannot be continued
     assert main(["train", "digits", "--name", run.name]) == 2
     assert "continue it (`flatnce resume '$(touch x)'`)" in capsys.readouterr().err
     # As it is when it was killed before its first checkpoint.
     shutil.rmtree(run / "checkpoints")
-    (run / "results.json").unlink()
     assert main(["resume", run.name]) == 2
     remedy = "start it again: `flatnce train digits --name '$(touch x)' --replace`"
     assert remedy in capsys.readouterr().err

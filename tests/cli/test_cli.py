@@ -1,6 +1,8 @@
+import errno
 import inspect
 import io
 import json
+import os
 import re
 import shutil
 import signal
@@ -103,10 +105,33 @@ def test_a_package_that_is_missed_late_leaves_no_folder(tmp_path, monkeypatch, c
     [
         (KeyboardInterrupt(), 130, "interrupted"),
         (OSError("no space left on device"), 1, "no space"),
+        (
+            PermissionError(errno.EACCES, os.strerror(errno.EACCES), "runs/.a.lock"),
+            1,
+            "runs: Permission denied; check the permissions of runs, or use another folder",
+        ),
+        (
+            OSError(errno.EROFS, os.strerror(errno.EROFS), "runs/a", None, "runs/.a.deleted"),
+            1,
+            "runs/a: Read-only file system; check the permissions of runs",
+        ),
+        (
+            PermissionError(errno.EACCES, "remove it", "a.lock"),
+            1,
+            "[Errno 13] remove it: 'a.lock'",
+        ),
         (ValueError("steps=0 is too small"), 2, "steps=0"),
         (RuntimeError("a bug"), None, "a bug"),
     ],
-    ids=["interrupt", "failure", "misuse", "a fault of our own"],
+    ids=[
+        "interrupt",
+        "failure",
+        "forbidden",
+        "read-only",
+        "with a remedy",
+        "misuse",
+        "a fault of our own",
+    ],
 )
 def test_what_goes_wrong_is_one_line_with_its_exit_code(monkeypatch, capsys, raised, code, words):
     command = Mock()

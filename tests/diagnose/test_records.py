@@ -7,7 +7,8 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from flatnce.diagnose import examine, installation
+from flatnce.diagnose import Diagnosis, examine, installation, records
+from flatnce.diagnose.findings import finding
 from flatnce.diagnose.installation import examine_installation
 from flatnce.diagnose.records import examine_run
 from flatnce.diagnose.rules import findings_on
@@ -129,6 +130,20 @@ def test_a_run_that_ends_in_nan_has_failed(logged):
     assert found.kinds == ("failed",) and found.findings[0].since == 2
     assert found.findings[0].evidence == "gain, mi not finite at the end"
     assert "gain" not in found.numbers and str(found)
+
+
+def test_what_the_log_shows_is_not_said_to_be_found_by_embedding(logged, monkeypatch):
+    seen = Diagnosis("views", (finding("dimensional collapse", rank=14.2, available=128),))
+    monkeypatch.setattr(records, "_embedded", lambda *given: seen)
+    line = {"kind": "train", "steps": 50, "epoch": 2.0, **GOOD}
+    for rank, said in ((5.0, ("5.0 of 128", False)), (90.0, ("14.2 of 128", True))):
+        lines = [{**line, "step": step, "effective_rank": rank} for step in (50, 100)]
+        (found,) = examine_run(logged(*lines)).findings
+        assert found.kind == "dimensional collapse" and found.evidence.count("of 128") == 1
+        assert (said[0] in found.evidence, "found by embedding" in found.evidence) == (
+            True,
+            said[1],
+        )
 
 
 def test_a_trained_run_is_embedded_too(tmp_path):

@@ -7,12 +7,14 @@ Exit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted.
 """
 
 import codecs
+import errno
 import io
 import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 
 from flatnce import __version__
 from flatnce.cli.launch import has_failed, report_failure
@@ -129,6 +131,13 @@ def _dispatch(name: str, arguments: list[str]) -> int:
 
 def _said(error: Exception) -> str:
     """The message; of an error that our code raised, with the arguments as they are typed."""
+    forbidden = (errno.EACCES, errno.EPERM, errno.EROFS)
+    if isinstance(error, OSError) and error.errno in forbidden and error.filename:
+        if error.strerror == os.strerror(error.errno):  # without a remedy
+            path = Path(os.fsdecode(error.filename))
+            named = path.parent if path.name.startswith(".") else path
+            remedy = f"check the permissions of {path.parent}, or use another folder"
+            return f"{named}: {error.strerror}; {remedy}"
     return as_typed(str(error)) if is_ours(error) else str(error)
 
 

@@ -9,7 +9,7 @@ from zipfile import ZipFile
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -146,7 +146,11 @@ def doctor(
 
 
 def _check_numbers(n: int, temperature: float | None, batch_size: int | None) -> None:
-    if temperature is not None and not _is_positive(temperature):
+    number: Any = temperature
+    if isinstance(number, Tensor) and number.numel() == 1:
+        number = number.item()
+    real = isinstance(number, Real) and 1e-30 < float(number) < math.inf
+    if temperature is not None and not real:
         raise ValueError(f"temperature={temperature!r} must be a positive finite number")
     if batch_size is not None and not (isinstance(batch_size, Integral) and 2 <= batch_size <= n):
         raise ValueError(
@@ -239,12 +243,6 @@ def _integers(name: str, given: Any, z1: Tensor) -> Tensor:
             f"integer per sample, shape ({len(z1)},)"
         )
     return values.to(z1.device).long()
-
-
-def _is_positive(number: object) -> bool:
-    if isinstance(number, Tensor) and number.numel() == 1:
-        number = number.item()
-    return isinstance(number, Real) and math.isfinite(number) and float(number) > 1e-30
 
 
 def _usable_rows(z1: Tensor, z2: Tensor) -> Tensor:
@@ -387,18 +385,20 @@ def _neighbours(some: Case, whole: Case) -> dict[str, Any]:
     apart = groups[:, None] != groups
     twins = (_copies(first) | _copies(second)) & apart
     rate, separation = _false_rate(first @ second.T, apart & ~twins)
+    copied = torch.linalg.vector_norm(first - second, dim=1) < SAME
     seen = {
         "twins_a_row": float(twins.sum()) / (n * (n - 1)) * (whole.batch_size - 1),
-        "copied_views": float(
-            (torch.linalg.vector_norm(first - second, dim=1) < SAME).double().mean()
-        ),
+        "copied_views": float(copied.double().mean()),
         "separation": separation,
         "false_negative_rate": rate,
     }
-    if some.labels is not None and bool((some.labels >= 0).any()):
+    if some.labels is not None and bool((known := some.labels >= 0).any()):
         pairs = two_tower(first, second, directions="left", ids=groups)[0]
-        weights = importance_weights(pairs, some.temperature)
-        seen |= _by_label(weights, apart, some.labels)
+        weights = importance_weights(pairs, some.temperature)[known]
+        # Negatives of labelled anchors that have their label, by number and by weight.
+        same = ((some.labels[:, None] == some.labels) & apart)[known]
+        seen["false_negative_rate_by_label"] = float(same.sum() / apart[known].sum())
+        seen["false_negative_weight_by_label"] = float((weights * same).sum(dim=1).mean())
     return seen
 
 
@@ -426,18 +426,6 @@ def _false_rate(
     tail = 0.5 * math.erfc(separation / math.sqrt(2))
     above = float((scores >= level).double().mean())
     return min(max(2 * (above - tail), 0.0), 1.0), separation
-
-
-def _by_label(
-    weights: Float[Tensor, "n n"], apart: Bool[Tensor, "n n"], labels: Int[Tensor, " n"]
-) -> dict[str, float]:
-    """Share of the labelled anchors' negatives that have their label, by number and by weight."""
-    known = labels >= 0
-    same = ((labels[:, None] == labels) & apart)[known]
-    return {
-        "false_negative_rate_by_label": float(same.sum() / apart[known].sum()),
-        "false_negative_weight_by_label": float((weights[known] * same).sum(dim=1).mean()),
-    }
 
 
 def _unknown(

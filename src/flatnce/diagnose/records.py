@@ -98,10 +98,11 @@ def examine_run(
             unknown.append(not_known("no_embeddings", error=error))
         else:
             also = not_known("batches")  # the verdict of the training is made without them
+            wanted = {*EMBEDDINGS_ONLY} - {one.kind for one in findings}  # not what the log shows
             findings += [
                 replace(one, evidence=f"{one.evidence}; {also}")
                 for one in shown.findings
-                if one.kind in EMBEDDINGS_ONLY and (judged or one.kind != "dimensional collapse")
+                if one.kind in wanted and (judged or one.kind != "dimensional collapse")
             ]
             numbers["embeddings"] = dict(shown.numbers)
             unknown += shown.unknown

@@ -1,13 +1,16 @@
 """``flatnce evaluate`` on a run of its own."""
 
+import errno
 import json
 import shutil
+from unittest.mock import Mock
 
 import pytest
 
+from flatnce.cli import main
 from flatnce.pretrain import preset, train
 from flatnce.pretrain.commands.evaluate import results_table, run
-from flatnce.pretrain.evaluation import Options, evaluate_run
+from flatnce.pretrain.evaluation import Options, evaluate_run, protocols
 from flatnce.pretrain.page.inspection import inspect_encoder
 from flatnce.pretrain.runs.checkpoint import steps
 from flatnce.pretrain.runs.log import read_run
@@ -51,6 +54,34 @@ def test_json_is_json_and_nothing_else(first, capsys):
     assert said["finished"] is True and said["steps"] == 22
     (result,) = said["results"]
     assert result["protocol"]["neighbours"] == 5
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_results_that_cannot_be_saved_are_printed(first, capsys, monkeypatch, as_json):
+    refused = PermissionError(errno.EACCES, "Permission denied", str(first / "results.json"))
+    monkeypatch.setattr(protocols, "add_evaluation", Mock(side_effect=refused))
+    typed = ["evaluate", "first", "--protocol", "knn", "--neighbours", "5", "20"]
+    assert main([*typed, *["--json"] * as_json]) == 1
+    found = capsys.readouterr()
+    if as_json:
+        names = [one["protocol"]["name"] for one in json.loads(found.out)["results"]]
+    else:
+        names = [line.partition("  ")[0] for line in found.out.splitlines()]
+    assert {"knn, k = 5", "knn, k = 20"} <= set(names)
+    said = " ".join(found.err.split())
+    assert "the results are not saved in runs/first/results.json (Permission denied); make" in said
+    assert not (first / "report.html").exists()
+
+
+def test_another_number_of_epochs_is_in_the_name_of_the_protocol(first, capsys):
+    typed = ["first", "--protocol", "linear-short", "finetune", "--rates", "0.001", "--epochs"]
+    assert run([*typed, "1"]) == 0
+    assert run([*typed[:3], *typed[4:], "10", "--quiet"]) == 0  # the usual number
+    names = ["linear-short, 1 epoch", "finetune, 1 epoch", "linear-short"]
+    assert [row["protocol"]["name"] for row in read_run(first).results["evaluations"]] == names
+    said = capsys.readouterr().out.splitlines()
+    assert set(names) <= {line.partition("  ")[0] for line in said}
+    assert "linear-short, 1 epoch" in (first / "report.html").read_text()
 
 
 @pytest.mark.parametrize("columns", [60, 45])

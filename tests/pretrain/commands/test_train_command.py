@@ -52,8 +52,13 @@ def test_a_run_ends_in_evaluations_and_a_page_and_is_not_overwritten(capsys):
     assert {found["name"] for found in run.results["evaluations"]} == {"knn", "linear"}
     assert run.environment["command"][:1] and run.environment["processes"] == 1
 
-    assert main(["train", "digits", "--name", "first", *QUICK]) == 2
+    again = ["train", "digits", "--name", "first", *QUICK]
+    assert main(again) == 2
+    assert "runs/first already exists; give another --name, or" in capsys.readouterr().err
+    os.rename("runs/first/results.json", "results.json")  # as if it were not finished
+    assert main(again) == 2
     assert "flatnce resume first" in capsys.readouterr().err
+    os.rename("results.json", "runs/first/results.json")
     assert main(["train", "digits", "--name", "first", "--dry-run", *QUICK]) == 0
     assert read_run("runs/first").results == run.results and "log K = " in capsys.readouterr().out
     assert main(["train", "digits", "--name", "first", "--replace", "--json", *QUICK]) == 0

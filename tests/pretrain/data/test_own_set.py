@@ -160,8 +160,9 @@ def test_a_pair_is_left_as_it_is_and_levels_are_scaled():
     assert torch.equal(ready[1, 3], expected[1])
 
 
-def test_positives_pair_an_item_with_another():
-    own = OwnSet(ROWS, positives=[(n + 1) % 10 for n in range(10)])
+@pytest.mark.parametrize("kind", [list, np.array, torch.tensor])
+def test_positives_pair_an_item_with_another(kind):
+    own = OwnSet(ROWS, positives=kind([(n + 1) % 10 for n in range(10)]))
     (batch,) = OwnLoader(own, 10, 0, workers=0).epoch(0)
     assert torch.equal(batch.images[:, 0, 0].long(), batch.indices)
     assert torch.equal(batch.images[:, 1, 0].long(), (batch.indices + 1) % 10)
@@ -372,6 +373,12 @@ def test_an_item_that_raises_is_named_with_the_line_of_the_users_code(workers):
         ([X, Y], {"augment": 3}, "augment=3 cannot be called"),
         ([X, Y], {"ids": [1]}, "ids has 1 entries and own has 2 items"),
         (Counting(), {"positives": [1]}, "positives has 1 entries and own has items without numb"),
+        ([X, Y], {"positives": [1, -1]}, "positives of own: item 1 has -1; give .* from 0 to 1"),
+        ([X, Y], {"positives": [2, 0]}, "item 0 has 2; give"),
+        ([X, Y], {"positives": [0.5, 0]}, "item 0 has 0.5; give"),
+        ([X, Y], {"positives": ["a", 0]}, "item 0 has 'a'; give"),
+        ([X, Y], {"positives": [[0, 1], []]}, r"item 1 has \[\]; give"),
+        ([X, Y], {"positives": torch.tensor([[0, 1], [1, 2]])}, r"item 1 has \[1, 2\]; give"),
         ([X, Y], {"batch_augment": lambda b: b[:, 0].sum()}, "batch_augment gives shape"),
         ([X, Y], {"batch_augment": lambda b: None}, "batch_augment gives NoneType"),
     ],

@@ -84,8 +84,8 @@ def test_results_are_plain_data_and_say_what_they_were_read_from(results):
 def test_few_labels_are_the_same_images_for_both_starts(results):
     labels = load("digits").labels
     for fraction, title in ((0.01, "1 %"), (0.1, "10 %")):
-        semi = named(results, f"semi, {title} of labels")["protocol"]
-        baseline = named(results, f"supervised, {title} of labels")["protocol"]
+        semi = named(results, f"semi, {title} of labels, 1 epoch")["protocol"]
+        baseline = named(results, f"supervised, {title} of labels, 1 epoch")["protocol"]
         assert semi["start"] == "pretrained" and baseline["start"] == "scratch"
         assert semi["labels"] == baseline["labels"]
         assert semi["labels"]["drawn"] == drawn(label_fraction(labels, fraction, 0))

@@ -218,6 +218,23 @@ def test_a_run_that_failed_says_why(tmp_path):
     assert words.endswith("; failed. " + AGAIN + ".") and "To continue" not in words
 
 
+@pytest.mark.parametrize(
+    ("step", "lines", "said"),
+    [
+        (0, [{"kind": "failure", "step": 1, "message": "the loss is nan"}], "Untrained: the run"),
+        (0, [], "Untrained: this is step 0"),
+        (100, [train_line(100)], "Not finished: this is step 100 of"),
+    ],
+)
+def test_results_of_a_run_that_is_not_finished_are_not_to_be_quoted(tmp_path, step, lines, said):
+    folder = write(tmp_path / "early", lines, finished=False)
+    add_evaluation(folder, {**EVALUATION, "step": step})
+    text = text_of(folder)
+    assert said in text and "not results to quote" in text
+    assert ("0 (untrained)" in text) == (step == 0)
+    assert "These are the results to quote" not in text
+
+
 def test_a_run_that_measured_nothing_gets_a_page(tmp_path):
     folder = write(tmp_path / "empty", [], finished=False)
     assert "Epoch 0.00 of 4" in text_of(folder) and "no verdict yet" in text_of(folder)

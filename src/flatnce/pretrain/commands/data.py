@@ -42,7 +42,15 @@ def run(arguments: list[str]) -> int:
             f"it with `flatnce train {options.name} --dry-run`"
         )
     entry = find(options.name)
-    return _show({**_describe(entry), **asdict(_fetch(entry.name, options))}, options.json)
+    found = {**_describe(entry), **asdict(_fetch(entry.name, options))}
+    if options.json:
+        print_json(found)
+        return 0
+    parts = ", ".join(f"{split} {count:,}" for split, count in found["splits"].items())
+    say(f"{found['name']}: {found['title']}. {found['classes']} classes; {parts}.")
+    place = f" in {found['folder']}" if found["folder"] else ""
+    say(f"{found['how']}{place}; checked: {found['checked']}.")
+    return 0
 
 
 def _fetch(name: str, options: DataOptions) -> "Installed":
@@ -71,17 +79,6 @@ def _describe(entry: Entry) -> dict[str, Any]:
         "splits": dict(entry.splits),
         "download_bytes": sum(item.bytes for item in layout.downloads) if layout else 0,
     }
-
-
-def _show(found: dict[str, Any], as_json: bool) -> int:
-    if as_json:
-        print_json(found)
-        return 0
-    parts = ", ".join(f"{split} {count:,}" for split, count in found["splits"].items())
-    say(f"{found['name']}: {found['title']}. {found['classes']} classes; {parts}.")
-    place = f" in {found['folder']}" if found["folder"] else ""
-    say(f"{found['how']}{place}; checked: {found['checked']}.")
-    return 0
 
 
 def _list(options: DataOptions) -> int:

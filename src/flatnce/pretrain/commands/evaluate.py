@@ -41,30 +41,28 @@ def run(arguments: list[str]) -> int:
         return print_short_help(arguments, "evaluate", usual, lists)
     options = parse_options(EvaluateOptions, "evaluate", arguments, renamed={"name": "data"})
     expand(options.protocol)  # refuses an unknown name before anything is read
-    from flatnce.pretrain.evaluation import evaluate_run
+    from flatnce.pretrain.evaluation import NotSaved, evaluate_run
     from flatnce.pretrain.page.run import run_page
     from flatnce.pretrain.training.saved import describe_status
 
-    directory = find_run(options.run)
+    directory, failure = find_run(options.run), None
     with live_line(quiet=options.json or options.quiet, log=False) as (show, _):
-        found = evaluate_run(
-            directory,
-            options.protocol,
-            options.data,
-            options.options,
-            step=options.step,
-            device=options.device,
-            report=show,
-        )
-    page = run_page(directory)
+        how: Any = {"step": options.step, "device": options.device, "report": show}
+        try:
+            found = evaluate_run(directory, options.protocol, options.data, options.options, **how)
+        except NotSaved as error:
+            found, failure = error.results, error
     stands, said = describe_status(directory, found[0]["step"])
     if options.json:
         print_json({"run": str(directory), "step": found[0]["step"], **stands, "results": found})
-        return 0
-    if said:
-        say(said)
-    results_table(found)
-    if options.quiet:
+    else:
+        if said:
+            say(said)
+        results_table(found)
+    if failure is not None:
+        raise failure
+    page = run_page(directory)
+    if options.json or options.quiet:
         return 0
     print()
     shown = dict.fromkeys(one["name"] for one in found)

@@ -75,7 +75,7 @@ def run(arguments: list[str]) -> int:
 
     data = Path(next(iter(configs.values())).data.data).name or "images"
     usual = "-".join([data, "sweep", *(name.replace("_", "-") for name in varied(configs))])
-    directory = new_folder(options.name or usual)
+    directory = new_folder(options.name, usual)
     if options.dry_run:
         return _show_plan(configs, options, directory)
     if (directory / SWEEP).is_file() and not options.resume:

@@ -17,7 +17,7 @@ from flatnce.messages import check_fields, duration_text, format_bytes, say
 from flatnce.pretrain.commands import Switch, pairs_text
 from flatnce.pretrain.evaluation import expand
 from flatnce.pretrain.runs.folder import SWEEP, new_folder, run_lock, run_name
-from flatnce.pretrain.runs.log import read_run
+from flatnce.pretrain.runs.log import read_results, read_run
 from flatnce.pretrain.training.config import PRESETS, TrainConfig, starting_config
 from flatnce.toml_files import read_toml
 
@@ -63,7 +63,7 @@ def run(arguments: list[str]) -> int:
     config, quiet = options.config, options.json or options.quiet
     typed = [argument.partition("=")[0] for argument in rest if argument.startswith("--")]
     refuse_unused([config], [flag.removeprefix("--").replace("-", "_") for flag in typed])
-    directory = new_folder(options.name or config.usual_name)
+    directory = new_folder(options.name, config.usual_name)
     if options.evaluate:
         expand(options.evaluate)  # refuses an unknown name before training
     from flatnce.cli.progress import show_progress
@@ -84,7 +84,8 @@ def run(arguments: list[str]) -> int:
             with run_lock(directory):  # if another process trains it, that is said instead
                 if not options.replace:
                     begun = any((directory / CHECKPOINTS).glob("*"))
-                    again = f"continue it (`flatnce resume {name}`), " if begun else ""
+                    left = begun and not (read_results(directory) or {}).get("step")
+                    again = f"continue it (`flatnce resume {name}`), " if left else ""
                     raise ValueError(
                         f"{directory} already exists; {again}give another --name, or --replace it"
                     )
@@ -154,7 +155,10 @@ def split_data(arguments: list[str], command: str) -> tuple[str, list[str]]:
     data, rest = arguments[0], arguments[1:]
     if data == "--help-all":
         return "digits", ["--help"]
-    if data.startswith("-") and (named := option_value("--data", arguments)):
+    named = option_value("--data", arguments)
+    if named and not data.startswith("-"):
+        raise ValueError(f"{data} and --data {named}: give the data set once")
+    if named:
         return named, arguments
     if data.startswith("-"):
         raise ValueError(

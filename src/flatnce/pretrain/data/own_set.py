@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from itertools import chain, islice
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -198,6 +198,15 @@ class OwnSet(Labelled):
                     f"{role} has {len(given)} entries and {self.name} has {there}; give one entry "
                     "per item of a data set with __getitem__"
                 )
+        for number, given in enumerate(() if self.positives is None else self.positives):
+            one, last = np.asarray(given).tolist(), len(self.items) - 1
+            several: Sequence[Any] = one if isinstance(one, list) else [one]
+            whole = len(several) and all(isinstance(other, Integral) for other in several)
+            if not (whole and 0 <= min(several) and max(several) <= last):
+                raise ValueError(
+                    f"positives of {self.name}: item {number} has {one!r}; give the number of an "
+                    f"item, from 0 to {last}, or a list of numbers"
+                )
 
     @property
     def is_iterable(self) -> bool:
@@ -369,8 +378,8 @@ class Reader(Dataset[Any]):
             return [prepared_input(inputs[0], own.prepare)], label
         plain = len(inputs) == 1 and own.augment is None and own.batch_augment is None
         if own.positives is not None:
-            other = own.positives[number]
-            other = random.choice(other) if hasattr(other, "__len__") else other
+            other = np.asarray(own.positives[number]).tolist()
+            other = random.choice(other) if isinstance(other, list) else other
             inputs = (inputs[0], parse_item(own.items[int(other)])[0][0])
         if own.augment is not None:
             first = own.augment(inputs[0])

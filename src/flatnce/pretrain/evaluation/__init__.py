@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from flatnce.pretrain.evaluation.features import Features, embed_views, extract, frozen
     from flatnce.pretrain.evaluation.finetuning import FinetuneConfig, finetune
     from flatnce.pretrain.evaluation.knn import knn_predict, knn_scores
-    from flatnce.pretrain.evaluation.metrics import measure, wilson_interval
+    from flatnce.pretrain.evaluation.metrics import measure
     from flatnce.pretrain.evaluation.options import PURPOSES, Options, expand
     from flatnce.pretrain.evaluation.probe import (
         FORMS,
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         PROTOCOLS,
         TRANSFER_SETS,
         Bench,
+        NotSaved,
         evaluate_run,
         missing_sets,
     )

@@ -20,7 +20,7 @@ from flatnce.pretrain.data import Views
 from flatnce.pretrain.data.own_set import loader_of
 from flatnce.pretrain.evaluation.features import Images, device_of, extract, to_channels
 from flatnce.pretrain.evaluation.options import VALIDATION
-from flatnce.pretrain.evaluation.probe import Probe, check_training, choose, has_pairs
+from flatnce.pretrain.evaluation.probe import Probe, check_training, choose
 
 FEW = 128  # images that are read without worker processes
 
@@ -59,7 +59,7 @@ def finetune(
     *,
     seed: int = 0,
     fresh: Callable[[], nn.Module] | None = None,
-    report: Callable[[str], None] | None = None,
+    report: Callable[[str], None] = lambda line: None,
 ) -> Probe:
     """Train a copy of the whole network with a linear classifier, then classify the test images.
 
@@ -123,13 +123,13 @@ class _Job:
     start: Callable[[], nn.Module]  # makes the network to train
     config: FinetuneConfig
     seed: int
-    report: Callable[[str], None] | None
+    report: Callable[[str], None]
     device: torch.device
 
     def choose_rate(self, train_set: Images) -> tuple[float, dict[str, Any]]:
         """The learning rate, and how it was chosen if there are several."""
         rates, seed = self.config.rates, self.seed
-        if len(rates) > 1 and not has_pairs(train_set.labels):
+        if len(rates) > 1 and int(torch.bincount(train_set.labels).max()) < 2:
             why = f"nothing: none could be held out, and the first of the rates {rates} was taken"
             return rates[0], {"chosen_on": why, "rate": rates[0]}
 
@@ -150,13 +150,8 @@ class _Job:
             batch = min(config.batch_size, len(train_set))
             # Batch norm cannot normalise a last batch of one image.
             single = 1 < len(train_set) and len(train_set) % batch == 1
-            off = dict.fromkeys(("jitter", "grayscale", "blur"), 0.0)
-            look: dict[str, Any] = {
-                "flip": config.flip,
-                "mean": config.mean,
-                "std": config.std,
-                **off,
-            }
+            look: dict[str, Any] = dict.fromkeys(("jitter", "grayscale", "blur"), 0.0)
+            look |= {name: getattr(config, name) for name in ("flip", "mean", "std")}
             views = Views(config.size, seed=self.seed, crop=(config.crop_least, 1.0), **look)
             options: dict[str, Any] = {"views": views, "number": 1, "drop_last": single}
             # Worker processes are started in every epoch, which takes longer than to read a few.
@@ -183,13 +178,11 @@ class _Job:
                     raise ValueError(
                         f"rate={rate:g}: the loss is {mean} after {epoch + 1} epochs; lower it"
                     )
-                if self.report is not None:
-                    left = (time.perf_counter() - began) * (config.epochs / (epoch + 1) - 1)
-                    self.report(
-                        f"epoch {epoch + 1} of {config.epochs}, "
-                        f"{'trying ' if choosing else ''}rate {rate:g}, loss {mean:.3f}, "
-                        f"{left:.0f} s left"
-                    )
+                left = (time.perf_counter() - began) * (config.epochs / (epoch + 1) - 1)
+                self.report(
+                    f"epoch {epoch + 1} of {config.epochs}, {'trying ' if choosing else ''}rate "
+                    f"{rate:g}, loss {mean:.3f}, {left:.0f} s left"
+                )
         return model
 
     def classify(self, model: nn.Module, image_set: Images) -> Float64[Tensor, "n k"]:

@@ -63,7 +63,12 @@ def knn_scores(
         labels = train.labels[n - 1 - nearest % n]
         similarity = (nearest // n).to(torch.float64) / unit
         for k in neighbours:
-            votes[k].append(_votes(similarity[:, :k], labels[:, :k], classes, temperature))
+            weights = ((similarity[:, :k] - similarity[:, :1]) / temperature).exp()
+            # At least one unit: the vote of a far neighbour still counts.
+            units = (weights * 2**FINEST_BITS).round().clamp_min(1.0).to(torch.int64)
+            total = units.new_zeros(len(units), classes).scatter_add_(1, labels[:, :k], units)
+            shares = total.to(torch.float64).div_(2**FINEST_BITS)
+            votes[k].append(shares.masked_fill_(total == 0, -torch.inf))
     return {k: torch.cat(parts) for k, parts in votes.items()}
 
 
@@ -72,13 +77,3 @@ def knn_predict(
 ) -> Int64[Tensor, " n"]:
     """The class that the k nearest training samples vote for; see :func:`knn_scores`."""
     return knn_scores(train, queries, (k,), temperature)[k].argmax(dim=1)
-
-
-def _votes(
-    similarity: Tensor, labels: Tensor, classes: int, temperature: float
-) -> Float64[Tensor, "n classes"]:
-    weights = ((similarity - similarity[:, :1]) / temperature).exp()
-    # At least one unit: the vote of a far neighbour still counts.
-    units = (weights * 2**FINEST_BITS).round().clamp_min(1.0).to(torch.int64)
-    total = units.new_zeros(len(units), classes).scatter_add_(1, labels, units)
-    return total.to(torch.float64).div_(2**FINEST_BITS).masked_fill_(total == 0, -torch.inf)

@@ -14,17 +14,21 @@ from torch import Tensor
 def measure(scores: Tensor, labels: Tensor, name: str = "top-1") -> dict[str, Any]:
     """Top-1 accuracy with Wilson's 95 % interval; with more than 5 classes also top-5.
 
+    The interval covers the draw of the test images; not that of the training set or the seed.
+
     Arguments:
         scores: One per class, (n, classes); higher is likelier.
         labels: The true class of each row.
         name: Name of the measure.
     """
+    from scipy.stats import binomtest
+
     n, count = scores.shape
     right = int(hits(scores, labels, 1).sum())
     found: dict[str, Any] = {
         "measure": name,
         "top1": right / n,
-        "interval": list(wilson_interval(right, n)),
+        "interval": [*map(float, binomtest(right, n).proportion_ci(0.95, method="wilson"))],
         "test_images": n,
     }
     if count > 5:
@@ -42,18 +46,3 @@ def hits(
     lower = torch.arange(scores.shape[1], device=scores.device) < labels[:, None]
     before = ((scores > own) | ((scores == own) & lower)).sum(dim=1)
     return (before < k) & (own.squeeze(1) > -torch.inf)
-
-
-def wilson_interval(right: int, total: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of the share of correct ones; it holds for small samples.
-
-    It covers the draw of the test images; not that of the training set or the seed.
-
-    Examples:
-        >>> tuple(round(end, 4) for end in wilson_interval(81, 263))
-        (0.2553, 0.3662)
-    """
-    from scipy.stats import binomtest
-
-    low, high = binomtest(right, total).proportion_ci(0.95, method="wilson")
-    return float(low), float(high)

@@ -323,7 +323,7 @@ FORMS = {
 def probe_by_descent(
     train: Features,
     test: Features | Tensor,
-    form: str | DescentConfig = "short",
+    config: DescentConfig = FORMS["short"],
     *,
     validation: float = VALIDATION,
     seed: int = 0,
@@ -336,13 +336,10 @@ def probe_by_descent(
     Arguments:
         train: Features and labels of the training images.
         test: Features of the test images.
-        form: A name of :data:`FORMS`, or a config.
+        config: One of :data:`FORMS`, or another.
         validation: Share of the training images held out to choose on.
         seed: Seed of that draw and of the order of the images.
     """
-    if isinstance(form, str):
-        check_choice("form", form, FORMS)
-    config = FORMS[form] if isinstance(form, str) else form
     queries = train.check_queries(test, "test")
 
     def score(part: Features, aside: Features) -> Iterator[Tensor]:
@@ -396,14 +393,6 @@ def _descend(train: Features, config: DescentConfig, rate: float, seed: int) -> 
     return Classifier(weight.detach(), bias.detach())
 
 
-def _goodness(scores: Tensor, labels: Tensor) -> tuple[float, float]:
-    """Accuracy on held-out images, and minus the loss; minus infinity for NaN."""
-    if not bool(scores.isfinite().all()):
-        return -math.inf, -math.inf
-    right = hits(scores, labels, 1).to(torch.float64).mean()
-    return float(right), -float(cross_entropy(scores, labels))
-
-
 def choose(
     what: str,
     values: Sequence[float],
@@ -421,9 +410,12 @@ def choose(
         return values[0], {what: values[0]}
     rest, held = validation_split(train.labels, validation, seed)
     part, aside = train.subset(rest), train.subset(held)
-    found = {}
+    found = dict.fromkeys(values, (-math.inf, -math.inf))  # accuracy, minus the loss
     for value, scores in zip(values, score(part, aside), strict=True):
-        found[value] = _goodness(scores, aside.labels.to(scores.device))
+        if bool(scores.isfinite().all()):
+            labels = aside.labels.to(scores.device)
+            right = hits(scores, labels, 1).to(torch.float64).mean()
+            found[value] = float(right), -float(cross_entropy(scores, labels))
     best = max(values, key=found.__getitem__)
     if found[best][1] == -math.inf:
         raise ValueError(f"{what}={list(values)}: training diverged with each; try lower ones")
@@ -455,11 +447,6 @@ def validation_split(
             "on; give one value instead of several, or more labels"
         )
     return others_than(held, len(labels)), held.sort().values
-
-
-def has_pairs(labels: Tensor) -> bool:
-    """Whether :func:`validation_split` can hold out an image of some class."""
-    return bool((torch.bincount(labels) > 1).any())
 
 
 def drawn(indices: Int64[Tensor, " m"]) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from flatnce.pretrain.evaluation.knn import TEMPERATURE, knn_scores
 from flatnce.pretrain.evaluation.metrics import measure
 from flatnce.pretrain.evaluation.options import Options, expand
 from flatnce.pretrain.evaluation.probe import FORMS, drawn, linear_probe, probe_by_descent
-from flatnce.pretrain.runs.log import add_evaluation, identity, logged_lines, read_run
+from flatnce.pretrain.runs.log import RESULTS, add_evaluation, identity, logged_lines, read_run
 from flatnce.pretrain.training.config import DataConfig
 from flatnce.pretrain.training.images import has_own_test, load_images, own_functions, views_of
 from flatnce.pretrain.training.learner import build_encoder
@@ -273,14 +273,15 @@ def linear(
 ) -> Iterator[Result]:
     """The linear probe to convergence, or by gradient descent in one of its forms."""
     train, test = bench.features(data, "train"), bench.features(data, "test")
-    options = bench.options
+    options, title = bench.options, name
     how: dict[str, Any] = {"validation": options.validation, "seed": options.seed}
     if form is None:
         found = linear_probe(train, test, **how)
     else:
         config = replace(FORMS[form], **options.descent)
         found = probe_by_descent(train, test, config, **how)
-    protocol = {"name": name, **found.protocol, "images": bench.images(data)}
+        title += _unusual(config.epochs, FORMS[form].epochs)
+    protocol = {"name": title, **found.protocol, "images": bench.images(data)}
     yield result(bench, name, data, found.scores, protocol)
 
 
@@ -365,6 +366,11 @@ PROTOCOLS: dict[str, Protocol] = {
 FINETUNED = ("semi", "finetune", "transfer-finetune")
 
 
+def _unusual(epochs: int, usual: int) -> str:
+    """What the name of a protocol says about another number of epochs than its usual one."""
+    return "" if epochs == usual else ", 1 epoch" if epochs == 1 else f", {epochs} epochs"
+
+
 def _finetune(
     bench: Bench,
     data: str,
@@ -390,6 +396,7 @@ def _finetune(
     if data == bench.data:
         settings |= {"crop_least": run.config.views.crop_least, "flip": run.config.views.flip}
     config = FinetuneConfig(**settings, validation=options.validation, workers=options.workers)
+    title += _unusual(config.epochs, FinetuneConfig.epochs)
     found = finetune(
         run.encoder.backbone,
         train if chosen is None else train.subset(chosen),
@@ -468,6 +475,12 @@ def evaluate(
         bench.extracted.clear()
 
 
+class NotSaved(OSError):
+    """Results that could not be added to the file of their run; ``results`` has all of them."""
+
+    results: list[Result]
+
+
 def evaluate_run(
     directory: str | Path,
     protocols: str | Sequence[str],
@@ -481,7 +494,8 @@ def evaluate_run(
 ) -> list[dict[str, Any]]:
     """Evaluate a run and add every result to its ``results.json`` at once.
 
-    Names, data sets and the checkpoint are checked before any work starts.
+    Names, data sets and the checkpoint are checked before any work starts. If results cannot be
+    saved, the :class:`NotSaved` that is raised at the end has them.
 
     Arguments:
         directory: The run.
@@ -503,11 +517,19 @@ def evaluate_run(
     bench = Bench(run, options, report, temperature)
     names = [protocols] if isinstance(protocols, str) else list(protocols)
     pairs = plan(names, bench.data, data, root=bench.options.root)
-    found = []
+    found, failure = list[Result](), None
     for result in evaluate(bench, pairs, leave_out="all" in names):
         if bench.is_trained_on(result["data"]):  # one name, from whichever folder
             result["data"] = result["protocol"]["data"] = record.settings["data"]
         result |= {"step": run.step, **(label(result) if label else {})}
-        add_evaluation(place, result, which)
         found.append(result)
+        try:
+            add_evaluation(place, result, which)
+        except OSError as error:
+            failure = error
+    if failure is not None:
+        said = f"the results are not saved in {place / RESULTS} ({failure.strerror or failure})"
+        unsaved = NotSaved(f"{said}; make {place} writable, or copy the run, and evaluate again")
+        unsaved.results = found
+        raise unsaved from failure
     return found

@@ -17,6 +17,7 @@ from flatnce.pretrain.page.inspection import inspection_sections, read_inspectio
 from flatnce.pretrain.runs.listing import summary_of
 from flatnce.pretrain.runs.log import AGAIN, FAILURE, Run, read_run, score_cells, tested_on
 from flatnce.pretrain.training.config import TrainConfig
+from flatnce.pretrain.training.saved import describe_status
 from flatnce.report.charts import Axis, Line, Reference, line_chart
 from flatnce.report.page import (
     Figure,
@@ -120,6 +121,10 @@ def page_of_run(directory: str | Path) -> Page:
     measured_on, note = tested_on(evaluations)
     scores = Table(measured_on, header, [evaluation_row(one) for one in evaluations])
     said = TEXT["held_out"].format(note) if note else TEXT["evaluations"]
+    newest = max((one["step"] for one in evaluations if "step" in one), default=None)
+    if newest is not None and not (run.finished and newest):
+        stands = describe_status(run.directory, newest)[1].replace("`", "")
+        said = TEXT["incomplete"].format(capitalised(stands), note)
     rows = [(name, "not set" if value is None else str(value)) for name, value in settings.items()]
     config = Table("Every setting of this run", ["Setting", "Value"], rows)
     result = Section("Evaluations", [Paragraph(said, "The result")], scores)
@@ -147,7 +152,7 @@ def page_of_run(directory: str | Path) -> Page:
 def evaluation_row(result: Mapping[str, Any]) -> tuple[str, ...]:
     """The cells of one evaluation."""
     cells, step = score_cells(result), result.get("step")
-    at = "" if step is None else f"{step:,}"
+    at = "" if step is None else f"{step:,}" if step else "0 (untrained)"
     numbers = (cells.said, cells.interval, cells.top5, cells.test_images)
     return (cells.name, cells.data, at, *numbers)
 

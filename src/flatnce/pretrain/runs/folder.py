@@ -56,12 +56,12 @@ def runs_folder() -> Path:
     return Path(os.environ.get(VARIABLE) or "runs").expanduser()
 
 
-def new_folder(name: str) -> Path:
+def new_folder(name: str | None, usual: str) -> Path:
     """The folder of a new run or sweep; ``..`` in its name is refused, a whole path is not."""
-    place = runs_folder()
-    if ".." in Path(name).parts:
+    place, name = runs_folder(), usual if name is None else name
+    if not name.strip(" ./") or ".." in Path(name).parts:
         remedy = f"give another --name, its whole path, or another {VARIABLE}"
-        raise ValueError(f"the name {name!r} leads out of {place}/; {remedy}")
+        raise ValueError(f"the name {name!r} is not that of a folder in {place}/; {remedy}")
     return place / name
 
 

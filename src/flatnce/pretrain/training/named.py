@@ -57,7 +57,7 @@ def train(
     asked = starting_config(data, preset).override(**options)
     quiet = quiet or find_spec("rich") is None
     with show_progress(asked.run.epochs, quiet=quiet) as report:
-        directory = new_folder(name or asked.usual_name)
+        directory = new_folder(name, asked.usual_name)
         outcome = loop.train(asked, directory, evaluate=evaluate, **{"report": report, **rest})
     return _finish(outcome, evaluate, quiet)
 
