@@ -102,8 +102,63 @@ def test_walks_are_not_certified_and_the_reason_is_given():
     assert "not certified: nearby rows are alike" in found.sentence()
     assert "difference the columns first" in found.flags[0].message
     assert found.plain()["p_value"] is None
-    for said in ({"blocks": 10}, {"independent": True}, {"groups": np.arange(400) // 10}):
+    for said in ({"independent": True}, {"groups": np.arange(400) // 10}):
         assert not mi.estimate(x, y, **said, **QUICK).flagged("dependent")
+
+
+@pytest.mark.parametrize("seed", [301, 303, 305])
+def test_walks_are_not_certified_with_blocks_that_are_too_short(seed):
+    x, y = np.random.default_rng(seed).normal(size=(2000, 2)).cumsum(0).T[..., None]
+    memory = memory_of(x, y)
+    assert all(memory.outlasts(block) for block in (20, 50, 100))
+    lasting = "without an end" if memory.length is None else f"of {memory.length} rows"
+    (flag,) = memory_flags(memory, 2000, 50)
+    assert f"blocks=50 is shorter than their memory {lasting}" in flag.message
+    assert "difference the columns first" in flag.message
+
+
+def test_short_blocks_leave_no_limit_and_no_p_value():
+    x, y = np.random.default_rng(301).normal(size=(600, 2)).cumsum(0).T
+    found = mi.estimate(x, y, blocks=20, **QUICK)
+    assert found.flagged("dependent") and found.best is None and not found.meaning
+    assert found.lower == 0 and math.isnan(found.p_value)
+    assert "not certified: blocks of 20 rows are too short" in found.sentence()
+    assert not mi.estimate(x, y, blocks=20, independent=True, **QUICK).flagged("dependent")
+
+
+@pytest.mark.parametrize("memory, rows", [(0.5, 600), (0.9, 2000), (0.98, 8000)])
+def test_blocks_as_long_as_the_memory_are_certified(memory, rows):
+    found = memory_of(_series(memory, rows, 7), _series(memory, rows, 8))
+    assert not found.outlasts(found.blocks(rows)) and not found.outlasts(found.length)
+    assert found.outlasts(found.length - 1)
+    (flag,) = memory_flags(found, rows, found.length - 1)
+    assert f"for example blocks={found.blocks(rows)}" in flag.message
+
+
+def test_the_block_that_auto_chooses_gives_the_same_numbers():
+    x, y = _series(0.9, 1500, 7), _series(0.9, 1500, 8)
+    auto = mi.estimate(x, y, blocks="auto", **QUICK)
+    own = mi.estimate(x, y, blocks=auto.settings["blocks"], **QUICK)
+    for name in ("nats", "lower", "p_value", "best", "flags"):
+        assert getattr(own, name) == getattr(auto, name)
+    assert own.p_value > 0
+
+
+def test_a_block_that_fits_is_named_where_auto_has_none():
+    x, y = _series(0.98, 2000, 7), _series(0.98, 2000, 8)
+    found = memory_of(x, y)
+    assert found.blocks(2000) is None
+    (flag,) = memory_flags(found, 2000, blocks=20)
+    assert f"Give blocks of at least {found.length} rows" in flag.message
+
+
+def test_studies_certify_nothing_with_blocks_that_are_too_short():
+    x, y = np.random.default_rng(301).normal(size=(300, 2)).cumsum(0).T
+    choices = {"blocks": 10, **QUICK}
+    studies = mi.pairwise(np.stack((x, y), axis=1), **choices), mi.rank(x, y, **choices)
+    for study in (*studies, mi.lags(x, y, [1], **choices)):
+        assert all(math.isnan(row["p_value"]) and row["lower"] == 0 for row in study.rows)
+        assert "blocks=10 is shorter than their memory" in study.table()
 
 
 def test_the_command_refuses_to_certify_and_takes_independent(tmp_path, capsys):
@@ -115,6 +170,10 @@ def test_the_command_refuses_to_certify_and_takes_independent(tmp_path, capsys):
     assert "not certified" in shown and "--block " in shown and "--independent" in shown
     main([*given, "--independent"])
     assert "certified ≥" in capsys.readouterr().out
+    main([*given, "--block", "3"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "not certified: blocks of 3 rows are too short" in shown
+    assert "--block 3 is shorter than their memory of" in shown
 
 
 def test_blocks_are_chosen_from_the_memory_of_the_rows(tmp_path, capsys):

@@ -110,6 +110,10 @@ def test_a_place_that_cannot_hold_the_page_is_refused_before_any_work(calls, cap
     typed = ["mi", "data.csv", "--x", "mass", "--y", "emb_0", "--report", "none/page.html"]
     assert main(typed) == 2 and calls == []
     assert "--report none/page.html: its folder does not exist" in capsys.readouterr().err
+    Path("page.html").touch()
+    assert main([*typed[:-1], "page.html"]) == 2 and calls == []
+    assert "--report page.html already exists; name another, or --re" in capsys.readouterr().err
+    assert Path("page.html").read_text() == ""
 
 
 def test_ranking_takes_the_columns_of_x_and_all_of_y(calls):
@@ -143,7 +147,11 @@ def test_columns_are_listed(calls, capsys):
         (["data.csv", "--x", "mass", "--y", "emb_0", "--kind", "mass=x"], 2, "--kind"),
         (["data.csv", "--x", "mass", "--y", "emb_0", "--lags", "1.."], 2, "give -10..10"),
         (["data.csv", "--x", "mass", "--y", "emb_0", "--lags", "5..1"], 2, "write --lags 1..5"),
-        (["data.csv", "--lags", "0,1", "--rows", "3"], 2, "leave out --rows"),
+        (["data.csv", "--lags", "0,1", "--rows", "3"], 2, "--lags counts rows of the whole file"),
+        (["data.csv", "--block", "5", "--rows", "99"], 2, "--block counts rows of the whole file"),
+        (["data.csv", "--block", "5", "--group", "site"], 2, "only one of them"),
+        (["sample"], 2, "say which columns of sample are x"),
+        (["sample", "--x", "age"], 2, "'age': sample has no such column"),
         (
             ["data.csv", "--x", "mass", "--y", "emb_0", "--kind", "mass=circular:abc"],
             2,
@@ -256,6 +264,27 @@ def test_studies_have_pages_with_pictures(data, capsys, monkeypatch):
     for page in ("rank.html", "pairs.html", "lags.html"):
         with open(page, encoding="utf-8") as file:
             assert "chart-study" in file.read()
+
+
+@pytest.mark.parametrize("json_or_text", [["--json"], []])
+def test_the_answer_is_printed_even_if_the_page_cannot_be_written(data, capsys, json_or_text):
+    failing = patch("flatnce.mi.page.mi_page", side_effect=PermissionError(13, "denied", "p.html"))
+    with patch.object(mi, "estimate", return_value=ESTIMATE), failing:
+        assert main([*HEIGHT, "--report", "p.html", *json_or_text]) == 1
+    shown = capsys.readouterr()
+    said = json.loads(shown.out)["sentence"] if json_or_text else " ".join(shown.out.split())
+    assert ESTIMATE.sentence() in said and "p.html" in shown.err
+    assert not Path("p.html").exists()
+
+
+def test_an_earlier_page_is_replaced_on_request(data, capsys):
+    with patch.object(mi, "estimate", return_value=ESTIMATE):
+        assert main([*HEIGHT, "--report", "p.html"]) == 0
+        Path("p.html").write_text(Path("p.html").read_text() + "<!-- earlier -->")
+        assert main([*HEIGHT, "--report", "p.html"]) == 2
+        assert "earlier" in Path("p.html").read_text()
+        assert main([*HEIGHT, "--report", "p.html", "--replace"]) == 0
+        assert "earlier" not in Path("p.html").read_text()
 
 
 def test_flags_on_the_page_and_in_json_name_options(data, capsys):

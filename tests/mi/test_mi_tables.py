@@ -194,7 +194,7 @@ def test_columns_that_are_studied_one_by_one_hold_words_and_dates_too(text_file)
     )
     whole = read_tables([series], alone=True, each=True)
     assert list(whole.parts[0]) == ["when", "t", "a", "b", "late"]
-    told = read_tables([series], alone=True, each=True, block="auto")
+    told = read_tables([series], alone=True, each=True, series=True)
     assert list(told.parts[0]) == ["a", "b", "late"]
     assert all(
         w in told.notes[1] for w in ("'t' (in the order of the rows)", "'same' (one value)")
@@ -538,12 +538,11 @@ LETTERS = "a,b,c\n1,2,u\n4,5,\n"
     "text, options, words",
     [
         (DAYS, {"x": None, "y": None}, "--x 'height (cm)' --y mass, or name a second file"),
-        ("a\n1\n2\n", {"x": None, "y": None}, "second file"),
+        ("a\n1\n2\n", {"x": None, "y": None}, "has one column, 'a'; add a second one, or name"),
+        ("a\n1\n2\n", {"y": None}, "has one column, 'a'; add a second one, or name"),
         ("emb_0,emb_1,b\n1,2,3\n4,5,6\n", {"x": "emb_*", "y": "emb_1:b"}, "'emb_1'"),
         ("a,b,a\n1,2,3\n4,5,6\n", {}, "columns 0 and 2"),
         (LETTERS, {"rows": 0}, "rows=0"),
-        (LETTERS, {"block": 1}, "block=1"),
-        (LETTERS, {"group": "b", "block": 2}, "only one of them"),
         (LETTERS, {"group": "*"}, "names 3 columns"),
         (LETTERS, {"group": "c"}, "no value in row 2"),
         (LETTERS, {"group": "d"}, "no such column"),

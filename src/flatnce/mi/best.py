@@ -171,13 +171,9 @@ def neighbour_rows(columns: int) -> int:
 def best_estimate(
     x: Table, y: Table, critic: CriticValues | None = None, seed: int = 0
 ) -> BestEstimate:
-    """Choose a method by what the data are, and estimate.
+    """Choose a method by what the data are and what a trained critic found, and estimate.
 
-    Arguments:
-        x: Rows by columns, without missing values.
-        y: The same number of rows.
-        critic: What a trained critic found; without it nothing but the columns decides.
-        seed: Seed of the random order of equal values and of a subset of many rows.
+    Random are the order of equal values and a subset of many rows. No value may be missing.
     """
     random = np.random.default_rng([seed, 0xBE57])
     left, right = Side(x, random), Side(y, random)

@@ -207,16 +207,11 @@ def gaussian_copula(x: ArrayLike, y: ArrayLike) -> float:
 def gaussian_bias(rows: int, left: int, right: int) -> float:
     r"""The bias of sample correlations as an estimate of Gaussian information, in nats.
 
-    The means of log-determinants of Wishart matrices are known. Hence, exactly and for any
-    information,
+    The means of log-determinants of Wishart matrices are known. Hence, for n rows, p and q
+    independent columns of the two sides, exactly and for any information,
 
     .. math:: \tfrac12 \Big[ \sum_{i=1}^{p} + \sum_{i=1}^{q} - \sum_{i=1}^{p+q} \Big]
         \psi\big(\tfrac{n - i}{2}\big) \approx \frac{pq}{2n}
-
-    Arguments:
-        rows: n.
-        left: Independent columns p of x.
-        right: Independent columns q of y.
     """
     digamma = require_extra("scipy.special", "the bias of correlations", "mi").digamma
 

@@ -59,8 +59,9 @@ class MiOptions:
     # Learning rate. Chosen by default.
     rate: Annotated[float | None, tyro.conf.arg(metavar="STEP")] = None
     bits: bool = False  # Show results in bits instead of nats.
-    # Write an offline page, mi.html or the name that follows.
+    # Write an offline page, mi.html or the name that follows. It must be a new one.
     report: Annotated[str | None, tyro.conf.arg(metavar="PATH")] = None
+    replace: bool = False  # Replace an earlier page of that name.
     # Compare methods, separated by commas, in one table.
     compare: Annotated[str | None, tyro.conf.arg(metavar="METHODS")] = None
     rank: bool = False  # Rank the columns of x by what each says about y.
@@ -72,9 +73,10 @@ class MiOptions:
 
     def reading(self) -> dict[str, Any]:
         """How files are read."""
-        names = ("x", "y", "group", "block", "rows", "seed")
+        names = ("x", "y", "group", "rows", "seed")
         given = {name: getattr(self, name) for name in names}
         given |= {"alone": self.pairwise, "each": self.pairwise or self.rank}
+        given["series"] = self.block is not None
         return given | {"kinds": ",".join(self.kind), "header": not self.no_header}
 
     def settings(self) -> dict[str, Any]:
@@ -124,8 +126,11 @@ def _check(options: MiOptions) -> None:
         raise ValueError("name a file: `flatnce mi sample --x height,weight --y income`")
     if options.pairwise and (len(options.files) != 1 or options.y is not None):
         raise ValueError("--pairwise takes one file and --x; leave out --y")
-    if options.lags is not None and options.rows is not None:
-        raise ValueError("--lags counts rows of the whole file; leave out --rows")
+    if options.group is not None and options.block is not None:
+        raise ValueError("--group and --block: give only one of them")
+    counting = "--lags" if options.lags is not None else "--block"
+    if options.rows is not None and (options.lags is not None or isinstance(options.block, int)):
+        raise ValueError(f"{counting} counts rows of the whole file; leave out --rows")
     if options.rows is not None:
         from flatnce.mi.cleaning import FEWEST_ROWS  # loads torch
 
@@ -134,6 +139,9 @@ def _check(options: MiOptions) -> None:
         from flatnce.report.page import check_place
 
         check_place(Path(options.report))
+        if Path(options.report).is_file() and not options.replace:
+            exists = f"--report {options.report} already exists"
+            raise ValueError(f"{exists}; name another, or --replace it")
 
 
 def _lags(typed: str) -> list[int]:
@@ -162,7 +170,7 @@ def _estimate(options: MiOptions) -> None:
         given = {
             **options.settings(),
             "groups": tables.group,
-            "blocks": tables.block,
+            "blocks": options.block,
             "progress": lambda now: update(_training_progress(now)),
         }
         del tables  # a large table is not held twice
@@ -197,22 +205,21 @@ def _print(found: Any, options: MiOptions, data: dict[str, Any]) -> None:
     """Print an estimate, or a study that has ``table(unit)`` and ``plain(unit)``."""
     estimate, unit = hasattr(found, "summary"), "bits" if options.bits else "nats"
     where = environment([options.seed], found.settings.get("device") if estimate else None)
-    page = None
-    if options.report is not None:
+    if options.json:
+        numbers = found.plain(unit)
+        whole = numbers if estimate else {"result": numbers}
+        print_json(plain({**whole, "page": options.report, "data": data, "environment": where}))
+    else:
+        text = found.summary(unit) if estimate else found.table(unit)
+        say("\n".join([as_typed(text), "", data["kinds"], *data["notes"]]))
+    if options.report is not None:  # last: the answer stays if the page cannot be written
         from flatnce.mi.page import mi_page, study_page
 
         write = mi_page if estimate else study_page
         shown = replace(found, settings=_by_option(found.settings)) if estimate else found
         page = write(shown, options.report, unit=unit, data=data, environment=where)
-    if options.json:
-        numbers = found.plain(unit)
-        whole = numbers if estimate else {"result": numbers}
-        print_json(plain({**whole, "page": page, "data": data, "environment": where}))
-        return
-    text = found.summary(unit) if estimate else found.table(unit)
-    say("\n".join([as_typed(text), "", data["kinds"], *data["notes"]]))
-    if page is not None:
-        print(f"\nthe page: {page}")
+        if not options.json:
+            print(f"\nthe page: {page}")
 
 
 def _by_option(settings: Mapping[str, Any]) -> dict[str, Any]:

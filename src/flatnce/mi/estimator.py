@@ -168,7 +168,7 @@ class EstimationJob:
     folds: list[Fold]
     settings: dict[str, Any]
     began: float
-    memory: Memory | None = None  # of rows, where nothing was said about it
+    memory: Memory | None = None  # of rows, where nothing was said or blocks are too short
     baselines: Mapping[str, float | None] = field(default_factory=dict)
     ksg: tuple[float, float] = result.NO_VALUE  # with its standard error
 
@@ -185,7 +185,7 @@ class EstimationJob:
         own_and_other = self._train_and_test(parts)
         best = self._best(evaluation, own_and_other[0]) if self.memory is None else None
         flags = (
-            *result.memory_flags(self.memory, len(tables.x)),
+            *result.memory_flags(self.memory, len(tables.x), options.blocks),
             *result.evaluation_flags(evaluation, best, self.ksg),
             *result.training_flags(primary, critics, self.settings["steps"], *own_and_other),
             *result.data_flags(tables),
@@ -275,8 +275,16 @@ def prepare(
     began = time.perf_counter()
     options.check()
     tables = cleaning.clean(x, y)
+    memory, rows, trains = None, len(tables.x), not options.chosen_method.classical
+    if options.blocks == "auto" or (trains and not options.independent and groups is None):
+        memory = memory_of(tables.x, tables.y)  # before the critics take the computer's memory
     if options.blocks == "auto":
-        options = replace(options, blocks=_blocks_for(tables))
+        options = replace(options, blocks=None if memory is None else memory.blocks(rows))
+        if memory is not None and options.blocks is None:
+            raise ValueError(
+                "blocks='auto': the memory of these rows is too long for 20 blocks; "
+                "add rows, or difference the columns first"
+            )
     units = cleaning.units_of(
         tables.rows, tables.duplicates, groups, options.blocks, tables.report.rows_given
     )
@@ -286,10 +294,9 @@ def prepare(
     settings["device"] = str(options.torch_device())
     settings["groups"] = None if groups is None else int(units.max()) + 1
     job = EstimationJob(options, tables, units, [], settings, began)
-    if not options.chosen_method.classical:
-        # What needs copies of all rows comes before the critics take memory.
-        if not (options.independent or options.blocks or settings["groups"]):
-            job.memory = memory_of(tables.x, tables.y)
+    if memory is not None and memory.outlasts(int(options.blocks or 0)):
+        job.memory = memory
+    if trains:
         if options.baselines:
             job.baselines, job.ksg = _baselines(tables, options.seed)
         for number, split in enumerate(cleaning.splits_of(units, options.folds, options.seed)):
@@ -298,18 +305,6 @@ def prepare(
         names = ("batch_size", "steps", "every", "patience", "rate", "average")
         settings |= {name: getattr(training, name) for name in names}
     return job
-
-
-def _blocks_for(tables: cleaning.CleanTables) -> int | None:
-    """The length of blocks that the memory of the rows asks for; None if they have none."""
-    memory = memory_of(tables.x, tables.y)
-    blocks = None if memory is None else memory.blocks(len(tables.x))
-    if memory is not None and blocks is None:
-        raise ValueError(
-            "blocks='auto': the memory of these rows is too long for 20 blocks; "
-            "add rows, or difference the columns first"
-        )
-    return blocks
 
 
 def _fold(

@@ -33,6 +33,10 @@ class Memory:
             return None
         return max(3 * self.length, 2)
 
+    def outlasts(self, block: int) -> bool:
+        """Whether it reaches beyond the next block of so many rows, so that blocks are alike."""
+        return self.length is None or self.length > block
+
 
 def memory_of(x: Table, y: Table) -> Memory | None:
     """Find whether rows up to 24 apart are alike on both sides; None if chance explains it."""

@@ -10,7 +10,7 @@ from flatnce.extras import require_extra
 from flatnce.messages import check_choice, html_card
 from flatnce.mi.best import METHODS as BEST_METHODS
 from flatnce.mi.best import BestEstimate
-from flatnce.mi.cleaning import Cleaning, CleanTables
+from flatnce.mi.cleaning import FEWEST_UNITS, Cleaning, CleanTables
 from flatnce.mi.fitting import FittedCritic
 from flatnce.mi.memory import Memory
 from flatnce.mi.readouts import Evaluation, Readout
@@ -93,7 +93,8 @@ class Estimate:
         least = math.floor(self.lower * factor * 10**decimals + 1e-9) / 10**decimals
         lower, evidence = _number(least, decimals), p_value_in_words(self.p_value)
         if self.flagged("dependent"):
-            why = "nearby rows are alike"
+            blocks = self.settings.get("blocks")
+            why = f"blocks of {blocks} rows are too short" if blocks else "nearby rows are alike"
             return f"I(X;Y) is not certified: {why} (as if independent: {estimate} {unit})"
         if self.best is None:
             most = f"ceiling {_number(self.ceiling * factor)}, {evidence}"
@@ -239,15 +240,10 @@ def estimate_of(evaluation: Evaluation, flags: tuple[Flag, ...], **rest: Any) ->
 
 
 def highest_accuracy(nats: float, entropy: float, values: int) -> float:
-    r"""Return the accuracy that no prediction of a label exceeds, by Fano's inequality.
+    r"""The accuracy that no prediction of a label with m values exceeds, by Fano's inequality.
 
     A prediction that errs with probability e leaves
     :math:`H(Y) - I(X;Y) \le h(e) + e \log(m - 1)`. The smallest e that satisfies it is found.
-
-    Arguments:
-        nats: Information that the other side has about the label.
-        entropy: The label's entropy in nats.
-        values: The number of its values, m.
     """
     special = require_extra("scipy.special", "Fano's inequality", "mi")
     optimize = require_extra("scipy.optimize", "Fano's inequality", "mi")
@@ -374,15 +370,23 @@ def data_flags(tables: CleanTables) -> Iterator[Flag]:
         yield flag("shared", count=len(tables.shared), names=", ".join(tables.shared[:3]))
 
 
-def memory_flags(memory: Memory | None, rows: int) -> Iterator[Flag]:
-    """Yield the warning that rows depend on each other, with a length of blocks where one fits."""
+def memory_flags(memory: Memory | None, rows: int, blocks: Any = None) -> Iterator[Flag]:
+    """Yield the warning that rows, or blocks of them, depend on each other, with a remedy."""
     if memory is None:
         return
     remedy = "The memory is too long for blocks: add rows, or difference the columns first."
     if memory.blocks(rows) is not None:
         remedy = f"For a series, keep rows together, for example blocks={memory.blocks(rows)}."
-    other = "the next row" if memory.lag == 1 else f"the row {memory.lag} rows later"
-    yield flag("dependent", correlation=memory.correlation, other=other, remedy=remedy)
+    elif blocks and not memory.outlasts(rows // FEWEST_UNITS):
+        remedy = f"Give blocks of at least {memory.length} rows, or difference the columns first."
+    seen: dict[str, Any] = {"correlation": memory.correlation, "remedy": remedy}
+    seen["other"] = "the next row" if memory.lag == 1 else f"the row {memory.lag} rows later"
+    seen |= {"why": ": a series, or several rows of one object? Then", "counted": "row"}
+    if blocks:
+        lasting = "without an end" if memory.length is None else f"of {memory.length} rows"
+        why = f", and blocks={blocks} is shorter than their memory {lasting}:"
+        seen |= {"why": why, "counted": "block"}
+    yield flag("dependent", **seen)
 
 
 def size_flags(evaluation: Evaluation, folds: int = 1) -> Iterator[Flag]:

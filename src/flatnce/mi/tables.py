@@ -50,7 +50,6 @@ class Tables:
     kinds: str  #: what the columns hold, in a sentence
     notes: tuple[str, ...]  #: what was done to read them, in sentences
     group: NDArray[np.int64] | None = None  #: rows with the same number belong together
-    block: int | str | None = None  #: the number of consecutive rows that belong together, or auto
 
     @cached_property
     def x(self) -> pd.DataFrame:
@@ -165,7 +164,7 @@ def read_tables(
     alone: bool = False,
     each: bool = False,
     group: str | None = None,
-    block: int | str | None = None,
+    series: bool = False,
     kinds: str | Mapping[str, str] | None = None,
     rows: int | None = None,
     seed: int = 0,
@@ -181,7 +180,7 @@ def read_tables(
         each: Whether every column of x is studied by itself. Then x is by default all columns
             that have enough values, words and dates among them.
         group: A column whose equal values keep rows together.
-        block: How many rows in time order belong together, or ``auto``.
+        series: Whether rows are in time order; with ``each``, a column of times is left out.
         kinds: What columns hold, where it is not what they look like: by name one of
             :data:`flatnce.mi.encoding.KINDS`, ``{"wind": "circular:360"}`` or
             ``"wind=circular:360,site=category"``.
@@ -191,10 +190,6 @@ def read_tables(
     """
     if len(paths) not in (1, 2):
         raise ValueError(f"{len(paths)} files were named; name one, or one for x and one for y")
-    if group is not None and block is not None:
-        raise ValueError(f"--group {group} and --block {block}: give only one of them")
-    if isinstance(block, int):
-        check_at_least("block", block, 2)
     files = [_open(path, header) for path in paths]
     grouped = [] if group is None else files[0].select(group, "--group")
     if len(grouped) > 1:
@@ -206,18 +201,16 @@ def read_tables(
     else:
         left, right = _choose_pair(files, x, y, each, grouped)
     wanted = [[*left, *grouped], right] if len(files) == 2 else [[*left, *grouped, *right]]
-    frames, total = _load(files, wanted, rows, seed)
+    frames = _load(files, wanted, rows, seed)
     if each and x is None:
-        left = files[0].leave_out_unfit(frames[0][left], series=block is not None)
+        left = files[0].leave_out_unfit(frames[0][left], series)
     found: dict[str, list[str]] = {}
     sides = (files[0], frames[0][left]), (files[-1], frames[-1][right])
     x_part, y_part = (encode_each(frame, file.names, file.said, found) for file, frame in sides)
     groups = _groups(frames[0][grouped[0]], group) if grouped else None
-    if len(frames[0]) < total and isinstance(block, int):
-        groups, block = frames[0].index.to_numpy() // block, None  # stretches of the file
     listed = "; ".join(f"{kind} ({_listed(names, 3)})" for kind, names in found.items())
     notes = tuple(note for file in files for note in file.notes)
-    return Tables((x_part, y_part), f"Kinds: {listed}.", notes, groups, block)
+    return Tables((x_part, y_part), f"Kinds: {listed}.", notes, groups)
 
 
 def _groups(cells: pd.Series, group: str | None) -> NDArray[np.int64]:
@@ -339,11 +332,14 @@ def _choose_pair(
 ) -> tuple[list[int], list[int]]:
     first, last = files[0], files[-1]
     arrays = {name.casefold(): name for name in first.arrays}
+    if first is last and len(first.names) == 1:
+        problem = f"{first.path} has one column, {_listed(first.names)}"
+        raise ValueError(f"{problem}; add a second one, or name a second file for y")
     if first is last and x is None and y is None:
         if not {"x", "y"} <= set(arrays):
             kinds = zip(first.names, first.kinds, strict=True)
             numeric = [name for name, kind in kinds if kind in NUMERIC]
-            one, other = map(shlex.quote, [*numeric, *first.names, ""][:2])
+            one, other = map(shlex.quote, list(dict.fromkeys([*numeric, *first.names]))[:2])
             raise ValueError(
                 f"say which columns of {first.path} are x and which are y, as in --x {one} --y "
                 f"{other}, or name a second file; it has {_listed(first.names)}"
@@ -366,7 +362,9 @@ def _choose_pair(
 def _open(path: str | Path, header: bool = True) -> _File:
     path, readable = Path(path), ", ".join(FORMATS)
     if str(path) == "sample" and not path.exists():  # a small table that describes itself
-        path = Path(__file__).with_name("sample.csv")
+        file = _open_text(Path(__file__).with_name("sample.csv"), header)
+        file.path = path  # as it was named
+        return file
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; name a file ({readable})")
     if not path.exists():
@@ -593,7 +591,7 @@ def _check_memory(paths: Sequence[Path], needed: int, free: int | None, remedy: 
 
 def _load(
     files: Sequence[_File], wanted: Sequence[list[int]], rows: int | None, seed: int
-) -> tuple[list[pd.DataFrame], int]:
+) -> list[pd.DataFrame]:
     check_at_least("seed", seed, 0)
     if rows is not None:
         check_at_least("rows", rows, 1)
@@ -617,4 +615,4 @@ def _load(
         files[0].notes.append(
             f"{rows:,} of {totals[0]:,} rows were taken at random (seed {seed})."
         )
-    return [frame for frame, _ in read], totals[0]
+    return [frame for frame, _ in read]
