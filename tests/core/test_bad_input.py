@@ -19,7 +19,7 @@ from flatnce import DCL, EssController, FlatNCE, FlatNCEPlus, HolderFlatNCE, Inf
 from flatnce import functional as F
 from flatnce.core import control, faults
 from flatnce.core.contrast import inverse_temperature
-from flatnce.core.pairs import KeyQueue
+from flatnce.core.pairs import Arguments, KeyQueue
 from forked import run_forked
 
 NAN, INF = math.nan, math.inf
@@ -82,6 +82,7 @@ NAMES = {
     "tensor": torch.tensor,
     "flatnce": flatnce,
     "control": control,
+    "Arguments": Arguments,
 }
 
 
@@ -114,7 +115,12 @@ REFUSED = [
         "(batch, negatives, width), not empty",
     ),
     ("two_view(z, z, negatives=z.to('meta'))", "negatives has width 3 on meta", "3 on cpu"),
-    ("two_view(z, z.to('meta'))", "z2 is torch.float32 on meta", "on cpu", "one device"),
+    (
+        "Arguments(True, False).same_batch('z2', z.to('meta'), 'z1', z)",
+        "z2 is torch.float32 on meta",
+        "z1 torch.float32 on cpu",
+        "one device",
+    ),
     ("KeyQueue(4, 3).to('meta').keys_and_bias(z)", "query has width 3 on cpu", "3 on meta"),
     ("two_view(z, z, ids=arange(5))", "ids has shape (5,)", "(4,)"),
     ("two_view(z, z, ids=yes(4))", "ids has shape (4,) and dtype torch.bool", "integer"),

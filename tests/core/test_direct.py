@@ -21,6 +21,7 @@ from flatnce import (
     LearnedTemperature,
 )
 from flatnce.core.direct import direct_size
+from flatnce.core.objectives.temperature import TemperatureSource
 from layouts import random
 
 every_layout = pytest.mark.parametrize("layout", ["two_view", "two_tower"])
@@ -190,6 +191,14 @@ def test_a_positive_far_behind_does_not_overflow_in_float32(gap, kernel):
     left = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
     loss = InfoNCE(2 / gap, layout="two_tower", kernel=kernel)(left, -left)
     assert float(loss) == pytest.approx(gap, rel=1e-6)
+
+
+@pytest.mark.parametrize("kernel", ["auto", "dense"])
+def test_the_state_of_a_controller_moves_to_the_device_of_each_batch(kernel, monkeypatch):
+    moved = []
+    monkeypatch.setattr(TemperatureSource, "follow", lambda self, device: moved.append(device))
+    FlatNCE(EssController(0.3), kernel=kernel)(random(6, 5), random(6, 5, seed=1))
+    assert moved == [torch.device("cpu")]
 
 
 def test_a_gradient_may_be_asked_for_twice():
