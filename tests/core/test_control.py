@@ -514,6 +514,13 @@ def test_a_target_of_a_schedule_is_checked_at_every_step(target, accepted, place
 
 
 @pytest.mark.parametrize("kernel", ["auto", "dense"])
+def test_a_constant_schedule_is_its_number(kernel):
+    targets = 0.25, Linear(0.25, 0.25, 1)  # a number without rounding
+    both = [driven(FlatNCE(EssController(one), kernel=kernel), 20) for one in targets]
+    assert torch.equal(*(loss_fn.temperature_source.beta for loss_fn in both))
+
+
+@pytest.mark.parametrize("kernel", ["auto", "dense"])
 def test_two_negatives_are_enough_for_control(kernel):
     for loss_fn, size in (
         (FlatNCE(EssController(0.3), kernel=kernel), 2),
