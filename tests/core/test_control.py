@@ -150,6 +150,21 @@ def test_the_moments_of_several_processes_have_one_unit(second, monkeypatch):
     assert not _moments(one_each)[2]
 
 
+def test_a_process_without_negatives_does_not_set_the_unit_of_the_others(monkeypatch):
+    rows = torch.tensor(NEGATIVES[0], dtype=torch.float64)[None] - 100  # far below its level of 0
+    batches = F.contrast_from_logits(rows, torch.tensor([0])), torch.zeros(()).double()
+    alone = [float(each) for each in _moments(batches[0])[:2]]
+    own: list[Tensor] = []
+    monkeypatch.setattr(distributed, "is_active", lambda: True)
+    monkeypatch.setattr(distributed, "gather", lambda rows: own.append(rows) or rows)
+    for batch in batches:
+        _moments(batch)
+    monkeypatch.setattr(distributed, "gather", lambda rows: torch.cat(own))
+    for batch in batches:
+        found = [float(each) for each in _moments(batch)[:2]]
+        assert found == pytest.approx([each / 2 for each in alone], rel=1e-9)
+
+
 # --- The controller inside an objective ----------------------------------------------------------
 
 
