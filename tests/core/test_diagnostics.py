@@ -19,7 +19,7 @@ from flatnce.core.contrast import Contrast
 from flatnce.core.diagnostics import Snapshot, Verdict, verdict_on
 from flatnce.core.diagnostics.geometry import rank_of_gram
 from flatnce.core.diagnostics.monitor import FORMER_MEANS, _step_of
-from flatnce.core.diagnostics.registry import DIAGNOSTICS, SATURATED_ROW
+from flatnce.core.diagnostics.registry import DIAGNOSTICS, SATURATED_ROW, Rows
 from flatnce.core.diagnostics.verdict import (
     COLLAPSED_RANK,
     COLLAPSED_UNIFORMITY,
@@ -600,3 +600,9 @@ def test_a_row_at_the_threshold_is_not_saturated():
     contrast = F.contrast_from_logits(torch.zeros(1, 2), torch.tensor([0]))  # a gain of a half
     assert float(F.saturated_share(contrast, 0.5)) == 0
     assert float(F.saturated_share(contrast, 0.51)) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_moments_of_rows_with_one_negative_are_zero_in_every_precision(dtype):
+    contrast = F.contrast_of(F.two_tower(*torch.eye(4, dtype=dtype).split(2)), 0.5)
+    assert all(bool((each == 0).all()) for each in Rows.of(contrast).moments())

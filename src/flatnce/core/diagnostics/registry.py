@@ -71,7 +71,7 @@ class Rows:
         moments of 0.
         """
         if self._moments is None:
-            counted = self.negatives >= 2
+            counted = (self.negatives >= 2).to(self.negative.dtype)
             weight = counted * self.statistics.get("weight", 1.0)
             m = self.negatives.clamp_min(2.0)
             each = self.negative - m.log()
