@@ -135,6 +135,16 @@ def test_blocks_as_long_as_the_memory_are_certified(memory, rows):
     assert f"for example blocks={found.blocks(rows)}" in flag.message
 
 
+@pytest.mark.parametrize("rows, columns", [(200, 32), (300, 64), (500, 64)])
+def test_chance_in_many_columns_does_not_lengthen_the_memory(rows, columns):
+    sides = [
+        np.hstack([_series(0.5, rows, 1000 * side + column) for column in range(columns)])
+        for side in (1, 2)
+    ]
+    found = memory_of(*sides)
+    assert found is not None and found.length is not None and 2 <= found.length <= 8
+
+
 def test_the_block_that_auto_chooses_gives_the_same_numbers():
     x, y = _series(0.9, 1500, 7), _series(0.9, 1500, 8)
     auto = mi.estimate(x, y, blocks="auto", **QUICK)

@@ -148,7 +148,11 @@ def test_columns_are_listed(calls, capsys):
         (["data.csv", "--x", "mass", "--y", "emb_0", "--lags", "1.."], 2, "give -10..10"),
         (["data.csv", "--x", "mass", "--y", "emb_0", "--lags", "5..1"], 2, "write --lags 1..5"),
         (["data.csv", "--lags", "0,1", "--rows", "3"], 2, "--lags counts rows of the whole file"),
-        (["data.csv", "--block", "5", "--rows", "99"], 2, "--block counts rows of the whole file"),
+        (
+            ["data.csv", "--block", "5", "--rows", "99"],
+            2,
+            "--block, unlike --block auto, counts rows",
+        ),
         (["data.csv", "--block", "5", "--group", "site"], 2, "only one of them"),
         (["sample"], 2, "say which columns of sample are x"),
         (["sample", "--x", "age"], 2, "'age': sample has no such column"),

@@ -127,8 +127,9 @@ def _check(options: MiOptions) -> None:
     if options.pairwise and (len(options.files) != 1 or options.y is not None):
         raise ValueError("--pairwise takes one file and --x; leave out --y")
     if options.group is not None and options.block is not None:
-        raise ValueError("--group and --block: give only one of them")
-    counting = "--lags" if options.lags is not None else "--block"
+        both = f"--group {options.group} and --block {options.block}"
+        raise ValueError(f"{both}: give only one of them")
+    counting = "--lags" if options.lags is not None else "--block, unlike --block auto,"
     if options.rows is not None and (options.lags is not None or isinstance(options.block, int)):
         raise ValueError(f"{counting} counts rows of the whole file; leave out --rows")
     if options.rows is not None:

@@ -13,8 +13,6 @@ import numpy as np
 from flatnce.extras import require_extra
 from flatnce.mi.cleaning import Table
 
-__all__ = []
-
 LAGS = 24  # up to which rows are compared: hours of a day, months of two years
 TREND = 21  # rows of the moving average that is removed from a table that was sorted
 
@@ -107,7 +105,11 @@ def _lagged(side: Table, lags: int) -> Table:
 
 
 def _length(scores: list[Table], rows: int, season: int) -> int | None:
-    """The first lag from which on the memory of one side stays below a tenth for a season."""
-    least = np.min([np.abs(_lagged(side, rows // 4)).max(axis=1) for side in scores], axis=0)
+    """The first lag at which the memory of a side is below a tenth, and for a season after it."""
+    shares = []
+    for side in scores:  # of many columns the largest correlation is higher by chance
+        chance = (1 + math.sqrt(2 * math.log(side.shape[1]))) / math.sqrt(rows)
+        shares.append(np.abs(_lagged(side, rows // 4)).max(axis=1) / max(0.1, chance))
+    least = np.min(shares, axis=0)
     longest = np.array([least[lag : lag + season].max() for lag in range(len(least))])
-    return int((longest < 0.1).argmax()) + 1 if (longest < 0.1).any() else None
+    return int((longest < 1).argmax()) + 1 if (longest < 1).any() else None

@@ -32,10 +32,6 @@ def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]], names: int = 
     return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))
 
 
-def _decimals(value: float) -> str:
-    return "–" if math.isnan(value) else f"{value:.3f}"
-
-
 def _p_cell(value: float) -> str:
     return "–" if math.isnan(value) else p_value_in_words(value)[2:].removeprefix("= ")
 
@@ -99,7 +95,8 @@ class Study:
         for row in self.rows[:most]:
             full = [row[name] for name in self.header]
             names = [name if len(name) <= named else f"{name[: named - 1]}…" for name in full]
-            nats, low, high, lower, error = (_decimals(factor * row[name]) for name in wanted)
+            numbers = [f"{factor * row[name]:.3f}".replace("nan", "–") for name in wanted]
+            nats, low, high, lower, error = numbers
             interval = f"{low} to {high}" if low != "–" else f"± {error}"
             if "dependent" in row["flags"] or interval == "± –":
                 interval = "–"
