@@ -69,8 +69,18 @@ def test_results_that_cannot_be_saved_are_printed(first, capsys, monkeypatch, as
         names = [line.partition("  ")[0] for line in found.out.splitlines()]
     assert {"knn, k = 5", "knn, k = 20"} <= set(names)
     said = " ".join(found.err.split())
-    assert "the results are not saved in runs/first/results.json (Permission denied); make" in said
+    assert "knn, knn: not saved in runs/first/results.json (Permission denied); make room" in said
     assert not (first / "report.html").exists()
+
+
+def test_a_result_that_could_not_be_saved_is_saved_with_the_next(first, capsys, monkeypatch):
+    full, told = OSError(errno.ENOSPC, "No space left on device"), []
+    save = Mock(side_effect=[full, None, None])
+    monkeypatch.setattr(protocols, "add_evaluation", save)
+    how = {"options": protocols.Options(neighbours=(5, 20)), "report": told.append}
+    found = protocols.evaluate_run(first, "knn", **how)
+    assert [call.args[1] for call in save.call_args_list] == [found[0], *found]
+    assert any("not saved (No space left on device): {" in line for line in told)
 
 
 def test_another_number_of_epochs_is_in_the_name_of_the_protocol(first, capsys):

@@ -517,19 +517,24 @@ def evaluate_run(
     bench = Bench(run, options, report, temperature)
     names = [protocols] if isinstance(protocols, str) else list(protocols)
     pairs = plan(names, bench.data, data, root=bench.options.root)
-    found, failure = list[Result](), None
+    found, unsaved = list[Result](), list[Result]()
     for result in evaluate(bench, pairs, leave_out="all" in names):
         if bench.is_trained_on(result["data"]):  # one name, from whichever folder
             result["data"] = result["protocol"]["data"] = record.settings["data"]
         result |= {"step": run.step, **(label(result) if label else {})}
         found.append(result)
+        unsaved.append(result)
         try:
-            add_evaluation(place, result, which)
+            while unsaved:
+                add_evaluation(place, unsaved[0], which)
+                del unsaved[0]
         except OSError as error:
-            failure = error
-    if failure is not None:
-        said = f"the results are not saved in {place / RESULTS} ({failure.strerror or failure})"
-        unsaved = NotSaved(f"{said}; make {place} writable, or copy the run, and evaluate again")
-        unsaved.results = found
-        raise unsaved from failure
+            reason = error.strerror or str(error)
+            bench.report(f"not saved ({reason}): {result}")
+    if unsaved:
+        lost = ", ".join(one["name"] for one in unsaved)
+        remedy = f"make room or make {place} writable, and evaluate again"
+        failure = NotSaved(f"{lost}: not saved in {place / RESULTS} ({reason}); {remedy}")
+        failure.results = found
+        raise failure
     return found

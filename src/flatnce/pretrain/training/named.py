@@ -149,7 +149,7 @@ def print_results(outcome: loop.Outcome, failure: Exception | None = None) -> No
     steps = "1 step" if results["step"] == 1 else f"{results['step']:,} steps"
     took = f"{steps} in {results['seconds']:.0f} s; "
     print_verdict(took, results["verdict"], "\n")
-    if found := _of_step(results, outcome.step):
+    if found := _of_step(results, outcome.step) or getattr(failure, "results", []):
         results_table(found)
     if not results.get("labelled", True):
         say("There are no labels, so no accuracy is measured.")
