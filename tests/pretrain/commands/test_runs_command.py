@@ -104,6 +104,12 @@ def test_a_number_that_was_asked_for_has_a_column(typed, runs, capsys):
     assert "name" not in printed(capsys, "--sort", "name").splitlines()[0].split()
 
 
+def test_runs_without_a_number_may_be_asked_for(runs, capsys):
+    add_evaluation(runs / "first", {**EVALUATION, "protocol": {"name": "semi"}})
+    shown = printed(capsys, "--where", "semi=None")
+    assert "study/infonce-0" in shown and "first" not in shown
+
+
 def test_scores_of_several_steps_say_their_step(runs, capsys):
     assert ", step" not in printed(capsys, "first")
     evaluation = {**EVALUATION, "protocol": {"name": "kNN"}}

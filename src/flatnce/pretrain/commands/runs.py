@@ -89,9 +89,10 @@ def show_runs(
     # A column that is the same in every row goes first.
     same = [one for one in DISPENSABLE[:1:-1] if len(set(columns[one])) == 1]
     keys = {listing.key_of(one): one for one in (re.split("[<>=!]", one)[0] for one in asked)}
+    known = [{**row["last"], **row["settings"], **row["scores"], **row} for row in rows]
     for key, name in keys.items():
         if key not in {"name", *map(listing.key_of, columns)}:
-            values = listing.values_of("--where", name, rows)
+            values = [one.get(key, one.get(name)) for one in known]
             columns[name] = [_text(one, ".4g" if type(one) is float else "") for one in values]
     dispensable = [one for one in (*same, *DISPENSABLE) if listing.key_of(one) not in keys]
     print("\n".join(column_lines(columns, dispensable, names=["run", "data"])))

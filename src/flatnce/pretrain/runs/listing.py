@@ -128,7 +128,7 @@ def chosen(runs: Sequence[Summary], conditions: Sequence[str] = ()) -> list[Summ
         parts = CONDITION.fullmatch(condition)
         if parts is None:
             raise ValueError(f"--where {condition} is not a condition, such as objective=flatnce")
-        values = values_of("--where", parts[1], runs)
+        values = _column("--where", parts[1], runs)
         met = [
             _holds(value, parts[2], parts[3]) and so for value, so in zip(values, met, strict=True)
         ]
@@ -138,7 +138,7 @@ def chosen(runs: Sequence[Summary], conditions: Sequence[str] = ()) -> list[Summ
 def known_values(runs: Sequence[Summary], condition: str) -> str:
     """The values of what a condition names, for the message that no run meets it."""
     name = re.split("[<>=!]", condition)[0]
-    values = [one for one in values_of("--where", name, runs) if one is not None]
+    values = [one for one in _column("--where", name, runs) if one is not None]
     texts = sorted({f"{one:g}" if type(one) is float else str(one) for one in values})
     if len(texts) < 2 or not all(type(one) in (int, float) for one in values):
         more = f" and {len(texts) - MOST_NAMED} more" if len(texts) > MOST_NAMED else ""
@@ -154,7 +154,7 @@ def ordered(runs: Sequence[Summary], by: str | None, reverse: bool = False) -> l
     Runs without the number come last.
     """
     age = [-run.get("age", math.inf) for run in runs]
-    values = values_of("--sort", by, runs) if by else age
+    values = _column("--sort", by, runs) if by else age
     known = [one for one in zip(values, runs, strict=True) if one[0] is not None]
     as_text = any(isinstance(value, str) for value, _ in known)
     known.sort(key=lambda one: str(one[0]) if as_text else one[0], reverse=as_text == reverse)
@@ -190,7 +190,7 @@ def key_of(name: str) -> str:
     return "batch_size" if key == "batch" else key
 
 
-def values_of(option: str, name: str, runs: Sequence[Summary]) -> list[Any]:
+def _column(option: str, name: str, runs: Sequence[Summary]) -> list[Any]:
     """The value of a column, score, setting or last number of each run; None where it has none."""
     key = key_of(name)
     rows = [{**run["last"], **run["settings"], **run["scores"], **run} for run in runs]
