@@ -248,13 +248,16 @@ def test_runs_that_differ_in_the_seed_alone_are_not_compared(tmp_path):
 def test_runs_of_ones_own_are_compared_by_their_own_settings(tmp_path):
     runs = []
     for seed, objective in itertools.product(range(3), ("infonce", "mine")):
-        place, settings = tmp_path / f"{objective}-{seed}", {"loss_name": objective, "seed": seed}
+        place, settings = (
+            tmp_path / f"{objective}-{seed}",
+            {"model": objective, "data": "mine", "seed": seed},
+        )
         log = RunLog(place, kind="train", config=settings)
         gain = 0.1 * (objective == "mine") + 0.01 * seed
         log.log({"kind": "watch", "step": 5, "epoch": 1.0, "pool_mi": 2 + gain})
         log.finish({"step": 5})
         runs.append(log.directory)
-    (found,) = differences_of(runs, by=["loss_name"])
+    (found,) = differences_of(runs, by=["model"])
     assert (found["mean"], found["pairs"]) == (pytest.approx(0.1), 3)
 
 
@@ -322,7 +325,8 @@ def test_the_page_says_what_is_settled_and_what_is_open(tmp_path, given, said):
     found = difference(runs)
     assert f'data-name="reading">{said}</td>' in page(runs) and found["reading"] == said
     assert ("settled, which means" in page(runs)) == (said in ("higher", "lower"))
-    assert ("More seeds make the intervals" in page(runs)) == (said not in ("higher", "lower"))
+    assert ("More seeds make the intervals" in page(runs)) == (said == "open")
+    assert ("no difference has a 95 % interval" in page(runs)) == (found["interval"] is None)
     assert (found["interval"] is not None) == (said in ("higher", "lower", "open"))
 
 

@@ -222,7 +222,8 @@ class Comparison:
         if len(main) > MOST_SAID:
             first += f"; and {len(main) - MOST_SAID} more below"
         settled, count = sum(one.paired.settled for one in main), len(main)
-        much = "all" if settled == count else "some" if settled else "none"
+        without = "none" if any(one.paired.interval for one in main) else "yet"
+        much = "all" if settled == count else "some" if settled else without
         lead = TEXT[f"settled_{much}"].format(settled=settled, count=count)
         return Page(title, f"{main[0].measure.heading}: {lead} {first}.", sections, facts, about)
 
@@ -263,9 +264,11 @@ def _read_runs(directories: Sequence[str | Path]) -> list[Run]:
     """The runs to compare, at least two, no two of the same settings and seed."""
     runs, usual = [], TrainConfig().plain()
     for run in (read_run(directory, "train") for directory in directories):
-        # A setting that an older run lacks is at its default; a user's own log has other settings.
-        known = {name: usual[name] | run.config[name] for name in usual.keys() & run.config}
-        runs.append(replace(run, config={**run.config, **known}))
+        # A setting that an older run lacks is at its default; a user's own log has no sections.
+        if all(isinstance(part, Mapping) for part in run.config.values()):
+            known = {name: part | run.config.get(name, {}) for name, part in usual.items()}
+            run = replace(run, config={**run.config, **known})
+        runs.append(run)
     if len(runs) < 2:
         raise ValueError(f"there is {len(runs)} run; name at least two to compare")
     seen: dict[str, Run] = {}
