@@ -108,13 +108,19 @@ def test_a_package_that_is_missed_late_leaves_no_folder(tmp_path, monkeypatch, c
         (
             PermissionError(errno.EACCES, os.strerror(errno.EACCES), "runs/.a.lock"),
             1,
-            "runs: Permission denied; check the permissions of runs, or use another folder",
+            "runs: Permission denied; check the permissions of runs and of its folder, or use",
         ),
         (
             OSError(errno.EROFS, os.strerror(errno.EROFS), "runs/a", None, "runs/.a.deleted"),
             1,
-            "runs/a: Read-only file system; check the permissions of runs",
+            "runs/a: Read-only file system; check the permissions of runs/a and of its folder",
         ),
+        (
+            PermissionError(errno.EACCES, os.strerror(errno.EACCES), ".data.csv"),
+            1,
+            ".data.csv: Permission denied; check the permissions of .data.csv and of its folder",
+        ),
+        (PermissionError(errno.EACCES, os.strerror(errno.EACCES), 3), 1, "[Errno 13] Permission"),
         (
             PermissionError(errno.EACCES, "remove it", "a.lock"),
             1,
@@ -128,6 +134,8 @@ def test_a_package_that_is_missed_late_leaves_no_folder(tmp_path, monkeypatch, c
         "failure",
         "forbidden",
         "read-only",
+        "a file that begins with a dot",
+        "a number of a file",
         "with a remedy",
         "misuse",
         "a fault of our own",

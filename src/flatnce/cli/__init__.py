@@ -132,11 +132,12 @@ def _dispatch(name: str, arguments: list[str]) -> int:
 def _said(error: Exception) -> str:
     """The message; of an error that our code raised, with the arguments as they are typed."""
     forbidden = (errno.EACCES, errno.EPERM, errno.EROFS)
-    if isinstance(error, OSError) and error.errno in forbidden and error.filename:
-        if error.strerror == os.strerror(error.errno):  # without a remedy
+    if isinstance(error, OSError) and error.errno in forbidden:
+        known = error.strerror == os.strerror(error.errno)  # without a remedy
+        if known and isinstance(error.filename, str | bytes):
             path = Path(os.fsdecode(error.filename))
-            named = path.parent if path.name.startswith(".") else path
-            remedy = f"check the permissions of {path.parent}, or use another folder"
+            named = path.parent if path.suffix in (".lock", ".partial") else path  # our own files
+            remedy = f"check the permissions of {named} and of its folder, or use another"
             return f"{named}: {error.strerror}; {remedy}"
     return as_typed(str(error)) if is_ours(error) else str(error)
 
