@@ -376,6 +376,7 @@ def test_an_item_that_raises_is_named_with_the_line_of_the_users_code(workers):
         ([X, Y], {"positives": [1, -1]}, "positives of own: item 1 has -1; give .* from 0 to 1"),
         ([X, Y], {"positives": [2, 0]}, "item 0 has 2; give"),
         ([X, Y], {"positives": [0.5, 0]}, "item 0 has 0.5; give"),
+        ([X, Y], {"positives": [[1, [0]], 0]}, r"item 0 has \[1, \[0\]\]; give"),
         ([X, Y], {"positives": ["a", 0]}, "item 0 has 'a'; give"),
         ([X, Y], {"positives": [[0, 1], []]}, r"item 1 has \[\]; give"),
         ([X, Y], {"positives": torch.tensor([[0, 1], [1, 2]])}, r"item 1 has \[1, 2\]; give"),

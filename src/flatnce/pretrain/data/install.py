@@ -94,7 +94,7 @@ def check(path: Path, checksum: str) -> None:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpack a tar or zip file; members that would land outside the folder are refused."""
+    """Unpack a tar or zip file; from Python 3.11.4 on, no member lands outside the folder."""
     try:
         # Python 3.11.4 has filters; before it, the checksum of a download must be enough.
         has_filter = tarfile.is_tarfile(archive) and hasattr(tarfile, "data_filter")

@@ -199,8 +199,8 @@ class OwnSet(Labelled):
                     "per item of a data set with __getitem__"
                 )
         for number, given in enumerate(() if self.positives is None else self.positives):
-            one, last = np.asarray(given).tolist(), len(self.items) - 1
-            several: Sequence[Any] = one if isinstance(one, list) else [one]
+            one, last = getattr(given, "tolist", lambda given=given: given)(), len(self.items) - 1
+            several: Sequence[Any] = one if isinstance(one, list | tuple) else [one]
             whole = len(several) and all(isinstance(other, Integral) for other in several)
             if not (whole and 0 <= min(several) and max(several) <= last):
                 raise ValueError(
