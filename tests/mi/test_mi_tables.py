@@ -515,6 +515,8 @@ def test_a_sample_is_the_same_rows_of_every_format_and_reported(
     [
         ("a.csv", "", "is empty"),
         ("a.csv", "\n\n", "is empty"),
+        ("a.csv", '# note\n""\n" "\n', "is empty"),
+        ("a.csv", '""\t\n', "no rows"),
         ("a.csv", "a,b\n", "names and no rows"),
         ("a.csv", "1.5,2.5\n3.5,4.5\n", "--no-header"),
         ("a.csv", "a,b\n1,2\n3,4,5,6\n", "line 3, saw 4"),

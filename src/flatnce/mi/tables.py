@@ -461,12 +461,12 @@ def _open_text(path: Path, header: bool) -> _File:
     if len(raw) < size:
         lines = lines[:-1] or lines  # the last line may be cut off
     filled = (i for i, line in enumerate(lines) if line.strip() and line[0] != "#")
-    skipped = next(filled, None)
-    if skipped is None:
-        raise ValueError(f"{path} is empty; a table needs a line of names and rows of numbers")
+    skipped = next(filled, len(lines))
     candidates = "\t,;|" if ".tsv" in path.suffixes else ",;\t|"
     separator = _separator(lines[skipped:], candidates)
     rows = _cells(lines[skipped:], separator)
+    if not rows:
+        raise ValueError(f"{path} is empty; a table needs a line of names and rows of numbers")
     names = [str(i) for i in range(len(rows[0]))]
     if header:
         names, rows, skipped = _names(rows[0], path), rows[1:], skipped + 1
@@ -553,7 +553,7 @@ def _separator(lines: Sequence[str], candidates: str) -> str:
     """Return the separator that splits the most lines into the same number of cells."""
     best, most_regular = "", (0.0, 1)
     for candidate in candidates:
-        rows = _cells(lines, candidate)
+        rows = _cells(lines, candidate) or [[]]
         width, count = Counter(map(len, rows)).most_common(1)[0]
         regular = (count / len(rows), width)
         if width > 1 and regular > most_regular:
