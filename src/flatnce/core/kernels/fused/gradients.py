@@ -2,7 +2,7 @@
 
 import triton.language as tl
 
-from flatnce.core.kernels.fused.scan import groups_of, leave_out, span, wide_products
+from flatnce.core.kernels.fused.scan import leave_out, own_groups, wide_products
 from flatnce.core.kernels.triton_jit import kernel
 
 # Triton reads annotations itself: only its constants have one.
@@ -81,32 +81,15 @@ def gradient_kernel(
     x,
     y,
     beta,
-    row_groups,
-    column_groups,
-    row_ranges,
-    column_ranges,
-    left_out,
-    row_self,
-    column_self,
-    row_lse,
-    row_weight,
-    row_lse2,
-    row_weight2,
-    row_share,
-    column_lse,
-    column_weight,
-    column_lse2,
-    column_weight2,
-    column_share,
+    groups,
+    masks,
+    sizes,
+    of_rows,
+    of_columns,
     bounds,
     out,
     offset,
-    n,
-    m,
     limit,
-    period,
-    row_stride,
-    column_stride,
     turns,
     WIDTH: tl.constexpr,
     ROWS: tl.constexpr,
@@ -123,26 +106,21 @@ def gradient_kernel(
     there = rows < limit
     scale = tl.load(beta) * LOG2E
     highest, spread, lift = tl.load(bounds), tl.load(bounds + 1), tl.load(bounds + 2)
-    low, high = span(offset + block * ROWS, ROWS, n, period, row_ranges)
-    own_groups = (groups_of(rows, n, period, row_groups), low, high)
-    listed = (left_out, row_stride, column_stride)
-    masks = (column_groups, column_ranges, row_self, column_self, listed)
-    of_rows = (row_lse, row_weight, row_lse2, row_weight2, row_share)
-    of_columns = (column_lse, column_weight, column_lse2, column_weight2, column_share)
+    mine = own_groups(offset + block * ROWS, rows, sizes, groups)
     held = x.load([offset + block * ROWS, 0])
     own = side_of(of_rows, rows, there, highest, lift)
     sums = tl.zeros((ROWS, WIDTH), tl.float32)
     missing = tl.zeros((ROWS,), tl.float32)
     first = part * turns * COLUMNS
-    last = tl.minimum(first + turns * COLUMNS, m)
+    last = tl.minimum(first + turns * COLUMNS, sizes[1])
     for start in tl.range(first, last, COLUMNS):
         columns = start + tl.arange(0, COLUMNS)
         passing = y.load([start, 0])
         products = tl.dot(held, passing.T, input_precision=PRECISION)
         scores, missing = leave_out(
-            products * scale, missing, rows, columns, own_groups, start, n, m, period, masks, SAME
+            products * scale, missing, rows, columns, mine, start, sizes, masks, SAME
         )
-        theirs = side_of(of_columns, columns, columns < m, highest, lift)
+        theirs = side_of(of_columns, columns, columns < sizes[1], highest, lift)
         weights = weights_of(scores, own, theirs, highest, spread, of_rows, of_columns)
         sums = tl.dot(weights.to(passing.dtype), passing, sums, input_precision=PRECISION)
     place = (part * (limit - offset) + rows - offset).to(tl.int64)[:, None] * WIDTH
@@ -155,34 +133,17 @@ def weight_kernel(
     x,
     y,
     beta,
-    row_groups,
-    column_groups,
-    row_ranges,
-    column_ranges,
-    left_out,
-    row_self,
-    column_self,
-    row_lse,
-    row_weight,
-    row_lse2,
-    row_weight2,
-    row_share,
-    column_lse,
-    column_weight,
-    column_lse2,
-    column_weight2,
-    column_share,
+    groups,
+    masks,
+    sizes,
+    of_rows,
+    of_columns,
     bounds,
     out,
     offset,
     begin,
-    n,
-    m,
     limit,
     end,
-    period,
-    row_stride,
-    column_stride,
     out_stride,
     WIDTH: tl.constexpr,
     ROWS: tl.constexpr,
@@ -198,25 +159,11 @@ def weight_kernel(
     there, here = rows < limit, columns < end
     scale = tl.load(beta) * LOG2E
     highest, spread, lift = tl.load(bounds), tl.load(bounds + 1), tl.load(bounds + 2)
-    low, high = span(row, ROWS, n, period, row_ranges)
-    own_groups = (groups_of(rows, n, period, row_groups), low, high)
-    listed = (left_out, row_stride, column_stride)
-    masks = (column_groups, column_ranges, row_self, column_self, listed)
-    of_rows = (row_lse, row_weight, row_lse2, row_weight2, row_share)
-    of_columns = (column_lse, column_weight, column_lse2, column_weight2, column_share)
+    mine = own_groups(row, rows, sizes, groups)
     products = wide_products(x, y, row, column, WIDTH, ROWS, COLUMNS, CHUNK, PRECISION)
+    missing = tl.zeros((ROWS,), tl.float32)
     scores, _ = leave_out(
-        products * scale,
-        tl.zeros((ROWS,), tl.float32),
-        rows,
-        columns,
-        own_groups,
-        column,
-        n,
-        m,
-        period,
-        masks,
-        SAME,
+        products * scale, missing, rows, columns, mine, column, sizes, masks, SAME
     )
     own = side_of(of_rows, rows, there, highest, lift)
     theirs = side_of(of_columns, columns, here, highest, lift)

@@ -182,10 +182,6 @@ class Weights(NamedTuple):
     share: Float[Tensor, " n"] | None = None  # gradient of the mean over the count
 
 
-NO_WEIGHTS = (None,) * len(Weights._fields)
-"""For a side whose statistics have no gradient."""
-
-
 @dataclass(frozen=True)
 class GradientInputs:
     """Arguments of the backward pass: the gradient of ``x`` is a sum over the rows of ``y``."""
@@ -194,6 +190,11 @@ class GradientInputs:
     by_row: Weights | None  # of the statistics of x
     by_column: Weights | None  # of the statistics of y
     bounds: Float[Tensor, " 3"]  # from bounds_of
+
+    def weights(self) -> tuple[tuple[Tensor | None, ...], tuple[Tensor | None, ...]]:
+        """By row and by column, as the kernels take them; a side without a gradient has none."""
+        none = (None,) * len(Weights._fields)
+        return tuple(self.by_row or none), tuple(self.by_column or none)
 
     def transposed(self) -> "GradientInputs":
         """The gradient of the other side, with the same weights."""
@@ -220,22 +221,17 @@ def precision_of(operand: Tensor) -> str:
     return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
-def _launch(
-    scores: Scores, tiles: Tiles
-) -> tuple[tuple[Any, ...], tuple[int, ...], dict[str, Any]]:
-    """What each kernel is launched with: first arguments, period and strides of masks, options."""
+def _launch(scores: Scores, tiles: Tiles) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What each kernel is launched with: first arguments and options."""
     x, y, listed = scores.x, scores.y, scores.left_out
+    strides = (0, 0) if listed is None else listed.stride()
     inputs = (
         TensorDescriptor.from_tensor(x.operand, [tiles.rows, tiles.chunk]),
         TensorDescriptor.from_tensor(y.operand, [tiles.columns, tiles.chunk]),
         scores.beta,
-        x.groups,
-        y.groups,
-        x.ranges,
-        y.ranges,
-        listed,
-        x.identity,
-        y.identity,
+        (x.groups, x.ranges),
+        (y.groups, y.ranges, x.identity, y.identity, listed, *strides),
+        (len(x.operand), len(y.operand), scores.period),
     )
     options = {
         "WIDTH": x.operand.shape[1],
@@ -247,8 +243,7 @@ def _launch(
         "num_warps": tiles.warps,
         "num_stages": tiles.stages,
     }
-    strides = (0, 0) if listed is None else listed.stride()
-    return inputs, (scores.period, *strides), options
+    return inputs, options
 
 
 def scan(
@@ -262,58 +257,30 @@ def scan(
     tiles = choose_tiles(x, n, scans=True, gradients=key_mean)
     blocks, turns = triton.cdiv(n, tiles.rows), triton.cdiv(m, tiles.columns)
     parts, turns = splits_for(x, blocks, turns)
-    pieces = torch.empty((6, parts, n), dtype=torch.float32, device=x.device)
-    some = x.new_empty((parts, n, width) if key_mean else (1, 1, 1))
-    pointers, mask, options = _launch(scores, tiles)
-    scan_kernel[(blocks, parts)](
-        *pointers,
-        *pieces,
-        some,
-        n,
-        m,
-        *mask,
-        turns,
-        MOMENT=expected,
-        LINEAR=mean,
-        KEY_MEAN=key_mean,
-        **options,
-    )
-    return _merged(pieces, some, mean=mean, expected=expected, key_mean=key_mean)
-
-
-def _merged(
-    pieces: Tensor, some: Tensor, *, mean: bool, expected: bool, key_mean: bool
-) -> tuple[RowStatistics, Tensor | None]:
-    """The statistics of all parts of the keys, merged in their order."""
-    _, parts, n = pieces.shape
-    width = some.shape[-1]
-    # One by one: results of an operator may not share memory.
-    found = [torch.empty(n, device=pieces.device) for _ in range(4 + mean + expected)]
-    unused = [found[0]] * 2
-    floor, least = floor_of(torch.float32), torch.finfo(torch.float32).tiny
+    wanted = (True, True, True, True, mean, expected)
+    room = torch.empty((len(wanted), parts, n), dtype=torch.float32, device=x.device)
+    pieces = tuple(one if asked else None for one, asked in zip(room, wanted, strict=True))
+    means = x.new_empty((parts, n, width)) if key_mean else None
+    inputs, options = _launch(scores, tiles)
+    scan_kernel[(blocks, parts)](*inputs, pieces, means, turns, **options)
+    # The parts are merged in their order. One by one: results of an operator share no memory.
+    found: list[Any] = [torch.empty(n, device=x.device) if one else None for one in wanted]
     several = key_mean and parts > 1
-    blended = torch.empty_like(some[0]) if several else some[0]
+    blended = means if means is None else torch.empty_like(means[0]) if several else means[0]
     block = max(1, 4096 // width) if several else 256
     merge_kernel[(triton.cdiv(n, block),)](
-        *pieces,
-        *(found + unused)[:5],
-        found[-1],
-        some,
+        pieces,
+        tuple(found),
+        means if several else None,
         blended,
         n,
         parts,
-        floor,
-        math.log(least),
+        floor_of(torch.float32),
+        math.log(torch.finfo(torch.float32).tiny),
         WIDTH=width if several else 1,
         BLOCK=block,
-        MOMENT=expected,
-        LINEAR=mean,
-        KEY_MEAN=several,
     )
-    lse, lse2, count, top = found[:4]
-    plain, weighted = found[4] if mean else None, found[-1] if expected else None
-    rows = RowStatistics(lse, lse2, count, top, plain, weighted)
-    return rows, blended if key_mean else None
+    return RowStatistics(*found), blended
 
 
 def bounds_of(*weights: Weights | None) -> Float[Tensor, " 3"]:
@@ -322,13 +289,15 @@ def bounds_of(*weights: Weights | None) -> Float[Tensor, " 3"]:
     Lifted, the weights of small gradients are within float16's range.
     """
     present = [w for w in weights if w is not None]
-    gradients = [g for w in present for g in (w.to_lse, w.to_lse2, w.share) if g is not None]
-    lses = [w.lse for w in present]
+    every = (g for w in present for g in (w.to_lse, w.to_lse2, w.share))
+    gradients = tuple(g for g in every if g is not None)
+    lses = tuple(w.lse for w in present)
     found = torch.empty(3, device=lses[0].device)
-    values = [*gradients, *[None] * (6 - len(gradients)), *lses, *[None] * (2 - len(lses))]
     bounds_kernel[(1,)](
-        *values,
-        *(0 if v is None else len(v) for v in values),
+        gradients,
+        tuple(map(len, gradients)),
+        lses,
+        tuple(map(len, lses)),
         found,
         BLOCK=1024,
         HEAVY=any(w.to_lse2 is not None or w.share is not None for w in present),
@@ -342,27 +311,16 @@ def launch_gradients(
 ) -> Float[Tensor, "parts r w"]:
     """The sums of :func:`gradient_of_rows` for rows of a single chunk."""
     x, m = inputs.scores.x.operand, len(inputs.scores.y.operand)
-    n, width = x.shape
+    width = x.shape[1]
     tiles = choose_tiles(x, limit - offset, scans=False, gradients=True)
     blocks, turns = triton.cdiv(limit - offset, tiles.rows), triton.cdiv(m, tiles.columns)
     most = max(1, MOST_SCRATCH // (width * (limit - offset)))
     parts, turns = splits_for(x, blocks, turns, together=tiles.together(x), most=most)
     out = torch.empty((parts, limit - offset, width), dtype=torch.float32, device=x.device)
-    pointers, mask, options = _launch(inputs.scores, tiles)
+    first, options = _launch(inputs.scores, tiles)
     del options["CHUNK"]  # which is the width
     gradient_kernel[(blocks, parts)](
-        *pointers,
-        *(inputs.by_row or NO_WEIGHTS),
-        *(inputs.by_column or NO_WEIGHTS),
-        inputs.bounds,
-        out,
-        offset,
-        n,
-        m,
-        limit,
-        *mask,
-        turns,
-        **options,
+        *first, *inputs.weights(), inputs.bounds, out, offset, limit, turns, **options
     )
     return out
 
@@ -371,25 +329,21 @@ def launch_weights(
     inputs: GradientInputs, rows: tuple[int, int], columns: tuple[int, int]
 ) -> Float[Tensor, "r c"]:
     """Gradients of a block of scores, lifted, in the operands' own dtype; rows are wide."""
-    x, y = inputs.scores.x.operand, inputs.scores.y.operand
+    x = inputs.scores.x.operand
     height, length = rows[1] - rows[0], columns[1] - columns[0]
     tiles = choose_tiles(x, len(x), scans=False, gradients=False)
     # Products are fastest from rows that begin at multiples of 128 bytes.
     out = x.new_empty((height, 64 * triton.cdiv(length, 64)))
-    pointers, mask, options = _launch(inputs.scores, tiles)
+    first, options = _launch(inputs.scores, tiles)
     weight_kernel[(triton.cdiv(height, tiles.rows), triton.cdiv(length, tiles.columns))](
-        *pointers,
-        *(inputs.by_row or NO_WEIGHTS),
-        *(inputs.by_column or NO_WEIGHTS),
+        *first,
+        *inputs.weights(),
         inputs.bounds,
         out,
         rows[0],
         columns[0],
-        len(x),
-        len(y),
         rows[1],
         columns[1],
-        *mask,
         out.stride(0),
         **options,
     )

@@ -99,8 +99,6 @@ def paired_gradient(
             CHUNK=chunk,
             BLOCK=block,
             MUTUAL=layout != "left",
-            PULLED=sums is not None,
-            MEAN=sums is None,
             NORMALIZE=normalize,
         )
         del rows, sums  # before the next are made

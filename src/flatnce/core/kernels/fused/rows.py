@@ -23,63 +23,34 @@ def range_kernel(groups, ranges, size, SPAN: tl.constexpr):
 @kernel
 def largest_of(values, size, found, BLOCK: tl.constexpr):
     """The largest size of a number, or what was found before."""
-    if values is not None:
-        for start in range(0, size, BLOCK):
-            place = start + tl.arange(0, BLOCK)
-            found = tl.maximum(
-                found, tl.abs(tl.load(values + place, mask=place < size, other=0.0))
-            )
+    for start in range(0, size, BLOCK):
+        place = start + tl.arange(0, BLOCK)
+        found = tl.maximum(found, tl.abs(tl.load(values + place, mask=place < size, other=0.0)))
     return found
 
 
 @kernel
 def ends_of(values, size, low, high, BLOCK: tl.constexpr):
     """The lowest and the highest number, or what was found before."""
-    if values is not None:
-        for start in range(0, size, BLOCK):
-            place = start + tl.arange(0, BLOCK)
-            inside = place < size
-            found = tl.load(values + place, mask=inside, other=-3e38)
-            high = tl.maximum(high, found)
-            # Rows without scores hold very low numbers; they do not widen the spread.
-            low = tl.minimum(low, tl.where(found < -1e30, 3e38, found))
+    for start in range(0, size, BLOCK):
+        place = start + tl.arange(0, BLOCK)
+        found = tl.load(values + place, mask=place < size, other=-3e38)
+        high = tl.maximum(high, found)
+        # Rows without scores hold very low numbers; they do not widen the spread.
+        low = tl.minimum(low, tl.where(found < -1e30, 3e38, found))
     return low, high
 
 
 @kernel
-def bounds_kernel(
-    g0,
-    g1,
-    g2,
-    g3,
-    g4,
-    g5,
-    l0,
-    l1,
-    a0,
-    a1,
-    a2,
-    a3,
-    a4,
-    a5,
-    b0,
-    b1,
-    out,
-    BLOCK: tl.constexpr,
-    HEAVY: tl.constexpr,
-):
+def bounds_kernel(gradients, lengths, lses, sizes, out, BLOCK: tl.constexpr, HEAVY: tl.constexpr):
     """Largest log-sum-exp, the spread of these, and the lift; one program, no waiting."""
     found = tl.zeros((BLOCK,), tl.float32)
-    found = largest_of(g0, a0, found, BLOCK)
-    found = largest_of(g1, a1, found, BLOCK)
-    found = largest_of(g2, a2, found, BLOCK)
-    found = largest_of(g3, a3, found, BLOCK)
-    found = largest_of(g4, a4, found, BLOCK)
-    found = largest_of(g5, a5, found, BLOCK)
+    for i in tl.static_range(len(gradients)):
+        found = largest_of(gradients[i], lengths[i], found, BLOCK)
     low = tl.full((BLOCK,), 3e38, tl.float32)
     high = tl.full((BLOCK,), -3e38, tl.float32)
-    low, high = ends_of(l0, b0, low, high, BLOCK)
-    low, high = ends_of(l1, b1, low, high, BLOCK)
+    for i in tl.static_range(len(lses)):
+        low, high = ends_of(lses[i], sizes[i], low, high, BLOCK)
     highest = tl.max(high)
     lift = LIFT / tl.maximum(tl.max(found), 1e-30)
     if HEAVY:  # then a weight is up to eight times the largest gradient
@@ -205,7 +176,7 @@ def finish_kernel(
     inverse,
     partner_inverse,
     beta,
-    key_mean,
+    sums,
     mean,
     mean_weight,
     pair_weight,
@@ -220,11 +191,12 @@ def finish_kernel(
     CHUNK: tl.constexpr,
     BLOCK: tl.constexpr,
     MUTUAL: tl.constexpr,
-    PULLED: tl.constexpr,
-    MEAN: tl.constexpr,
     NORMALIZE: tl.constexpr,
 ):
-    """The gradient of raw rows: all inputs together, then back through the normalisation."""
+    """The gradient of raw rows: all inputs together, then back through the normalisation.
+
+    What negatives add is ``parts`` of ``sums``, or else ``mean`` times ``mean_weight``.
+    """
     rows = offset + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = rows < limit
     scale = tl.load(beta)
@@ -233,8 +205,7 @@ def finish_kernel(
     pair = tl.load(pair_weight + rows, mask=there, other=0.0)
     if MUTUAL:  # both were anchors, and each the other's positive
         pair += tl.load(pair_weight + b + rows, mask=there, other=0.0)
-    own = tl.zeros((BLOCK,), tl.float32)
-    if MEAN:
+    if sums is None:
         own = tl.load(mean_weight + rows, mask=there, other=0.0)
     along = tl.zeros((BLOCK,), tl.float32)
     # Twice over the width: the part along the row must be known before it is taken out.
@@ -245,12 +216,12 @@ def finish_kernel(
             place = rows.to(tl.int64)[:, None] * D + dims[None, :]
             other = tl.load(partner + place, mask=inside, other=0.0).to(tl.float32)
             found = other * (partner_over * pair)[:, None]
-            if PULLED:
+            if sums is not None:
                 for part in range(parts):
                     down = (part * stride + rows - offset).to(tl.int64)
-                    source = key_mean + down[:, None] * WIDTH + dims[None, :]
+                    source = sums + down[:, None] * WIDTH + dims[None, :]
                     found += tl.load(source, mask=there[:, None], other=0.0)
-            if MEAN:
+            else:
                 at = rows.to(tl.int64)[:, None] * WIDTH + dims[None, :]
                 expected = tl.load(mean + at, mask=there[:, None], other=0.0).to(tl.float32)
                 found += expected * own[:, None]

@@ -53,10 +53,18 @@ def groups_of(index, size, period, groups):
 
 
 @kernel
-def counted(rows, columns, mine, n, m, period, masks, SAME: tl.constexpr):
+def own_groups(start, rows, sizes, groups):
+    """Group of each row of a tile, and the lowest and highest of these."""
+    n, _, period = sizes
+    low, high = span(start, rows.shape[0], n, period, groups[1])
+    return groups_of(rows, n, period, groups[0]), low, high
+
+
+@kernel
+def counted(rows, columns, mine, sizes, masks, SAME: tl.constexpr):
     """Which scores of a tile count: see flatnce.core.selection."""
-    column_groups, _, row_self, column_self, listed = masks
-    left_out, row_stride, column_stride = listed
+    n, m, period = sizes
+    column_groups, _, row_self, column_self, left_out, row_stride, column_stride = masks
     theirs = groups_of(columns, m, period, column_groups)
     equal = mine[:, None] == theirs[None, :]
     inside = (columns < m)[None, :]
@@ -76,16 +84,16 @@ def counted(rows, columns, mine, n, m, period, masks, SAME: tl.constexpr):
 
 
 @kernel
-def leave_out(scores, missing, rows, columns, own, start, n, m, period, masks, SAME: tl.constexpr):
+def leave_out(scores, missing, rows, columns, own, start, sizes, masks, SAME: tl.constexpr):
     """Scores with those that do not count at minus infinity, and how many per row those are.
 
-    ``own`` is each row's group and the lowest and highest of these; ``masks`` is the tuple of
-    column_groups, column_ranges, row_self, column_self, (left_out, row_stride, column_stride).
+    ``own`` is what :func:`own_groups` returns; ``sizes`` is (rows, columns, period); ``masks`` is
+    (column_groups, column_ranges, row_self, column_self, left_out, row_stride, column_stride).
     """
     mine, low, high = own
-    masked = touches(low, high, start, scores.shape[1], m, period, masks[1])
-    if masked | SAME | (masks[4][0] is not None):
-        inside = counted(rows, columns, mine, n, m, period, masks, SAME)
+    masked = touches(low, high, start, scores.shape[1], sizes[1], sizes[2], masks[1])
+    if masked | SAME | (masks[4] is not None):
+        inside = counted(rows, columns, mine, sizes, masks, SAME)
         scores = tl.where(inside, scores, -float("inf"))
         missing += tl.sum(tl.where(scores > -1e30, 0.0, 1.0), 1)
     return scores, missing
@@ -122,45 +130,27 @@ def scan_kernel(
     x,
     y,
     beta,
-    row_groups,
-    column_groups,
-    row_ranges,
-    column_ranges,
-    left_out,
-    row_self,
-    column_self,
-    tops,
-    totals,
-    squares,
-    numbers,
-    moments,
-    linears,
+    groups,
+    masks,
+    sizes,
+    pieces,
     key_mean,
-    n,
-    m,
-    period,
-    row_stride,
-    column_stride,
     turns,
     WIDTH: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     CHUNK: tl.constexpr,
     SAME: tl.constexpr,
-    MOMENT: tl.constexpr,
-    LINEAR: tl.constexpr,
-    KEY_MEAN: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Statistics of a block of rows over a part of the columns; ``key_mean`` is optional."""
+    """Statistics of a block of rows over a part of the columns; None where not wanted."""
+    tops, totals, squares, numbers, linears, moments = pieces
+    n, m, _ = sizes
     block, part = tl.program_id(0), tl.program_id(1)
     rows = block * ROWS + tl.arange(0, ROWS)
     dims = tl.arange(0, CHUNK)
     scale = tl.load(beta) * LOG2E
-    low, high = span(block * ROWS, ROWS, n, period, row_ranges)
-    own_groups = (groups_of(rows, n, period, row_groups), low, high)
-    listed = (left_out, row_stride, column_stride)
-    masks = (column_groups, column_ranges, row_self, column_self, listed)
+    own = own_groups(block * ROWS, rows, sizes, groups)
     if WIDTH == CHUNK:
         held = x.load([block * ROWS, 0])
     top = tl.full((ROWS,), FLOOR, tl.float32)
@@ -169,7 +159,7 @@ def scan_kernel(
     missing = tl.zeros((ROWS,), tl.float32)
     moment = tl.zeros((ROWS,), tl.float32)
     linear = tl.zeros((ROWS,), tl.float32)
-    if KEY_MEAN:
+    if key_mean is not None:
         sums = tl.zeros((ROWS, CHUNK), tl.float32)
     first = part * turns * COLUMNS
     last = tl.minimum(first + turns * COLUMNS, m)
@@ -183,20 +173,20 @@ def scan_kernel(
                 x, y, block * ROWS, start, WIDTH, ROWS, COLUMNS, CHUNK, PRECISION
             )
         products, missing = leave_out(
-            products, missing, rows, columns, own_groups, start, n, m, period, masks, SAME
+            products, missing, rows, columns, own, start, sizes, masks, SAME
         )
         raised = tl.maximum(top, tl.max(products, 1))
         shrink = tl.exp2((top - raised) * scale)
         weights = tl.exp2(products * scale - (raised * scale - LIFT)[:, None])
         total = total * shrink + tl.sum(weights, 1)
         square = square * (shrink * shrink) + tl.sum(weights * weights, 1)
-        if MOMENT:
+        if moments is not None:
             # Where a score is masked its weight is 0, and 0 times -inf would not be.
             finite = tl.maximum(products, FLOOR)
             moment = moment * shrink + tl.sum(weights * finite, 1)
-        if LINEAR:
+        if linears is not None:
             linear += tl.sum(tl.where(products > FLOOR, products, 0.0), 1)
-        if KEY_MEAN:
+        if key_mean is not None:
             sums = sums * shrink[:, None]
             sums = tl.dot(weights.to(passing.dtype), passing, sums, input_precision=PRECISION)
         top = raised
@@ -207,11 +197,11 @@ def scan_kernel(
     tl.store(squares + place, square, mask=there)
     number = tl.cdiv(last - first, COLUMNS) * COLUMNS - missing
     tl.store(numbers + place, number, mask=there)
-    if MOMENT:
+    if moments is not None:
         tl.store(moments + place, moment * scale, mask=there)
-    if LINEAR:
+    if linears is not None:
         tl.store(linears + place, linear * scale, mask=there)
-    if KEY_MEAN:
+    if key_mean is not None:
         mean = sums / tl.maximum(total, 1e-37)[:, None]
         where = key_mean + place.to(tl.int64)[:, None] * WIDTH + dims[None, :]
         tl.store(where, mean.to(key_mean.dtype.element_ty), mask=there[:, None])
@@ -219,18 +209,8 @@ def scan_kernel(
 
 @kernel
 def merge_kernel(
-    tops,
-    totals,
-    squares,
-    numbers,
-    moments,
-    linears,
-    lse,
-    lse2,
-    count,
-    highest,
-    mean,
-    expected,
+    pieces,
+    found,
     key_mean,
     blended,
     n,
@@ -239,15 +219,14 @@ def merge_kernel(
     least,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
-    MOMENT: tl.constexpr,
-    LINEAR: tl.constexpr,
-    KEY_MEAN: tl.constexpr,
 ):
     """The statistics of all parts together, in natural units; and the weighted mean rows."""
+    tops, totals, squares, numbers, linears, moments = pieces
+    lse, lse2, count, highest, mean, expected = found
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = rows < n
     dims = tl.arange(0, WIDTH)
-    if KEY_MEAN:
+    if key_mean is not None:
         sums = tl.zeros((BLOCK, WIDTH), tl.float32)
     top = tl.full((BLOCK,), FLOOR, tl.float32)
     total = tl.zeros((BLOCK,), tl.float32)
@@ -266,18 +245,18 @@ def merge_kernel(
             square * old * old + tl.load(squares + place, mask=there, other=0.0) * fresh * fresh
         )
         number += tl.load(numbers + place, mask=there, other=0.0)
-        if MOMENT:
+        if moments is not None:
             moment = moment * old + tl.load(moments + place, mask=there, other=0.0) * fresh
-        if LINEAR:
+        if linears is not None:
             linear += tl.load(linears + place, mask=there, other=0.0)
-        if KEY_MEAN:
+        if key_mean is not None:
             where = place.to(tl.int64)[:, None] * WIDTH + dims[None, :]
             row = tl.load(key_mean + where, mask=there[:, None], other=0.0).to(tl.float32)
             sums = sums * old[:, None] + row * share[:, None]
         top = raised
     empty = number == 0
     total = tl.where(empty, 1.0, total)
-    if KEY_MEAN:
+    if key_mean is not None:
         where = rows.to(tl.int64)[:, None] * WIDTH + dims[None, :]
         row = (sums / total[:, None]).to(blended.dtype.element_ty)
         tl.store(blended + where, row, mask=there[:, None])
@@ -289,7 +268,7 @@ def merge_kernel(
     tl.store(lse2 + rows, tl.where(empty, 2 * floor + least, doubled), mask=there)
     tl.store(count + rows, number, mask=there)
     tl.store(highest + rows, tl.where(empty, floor, top * LN2), mask=there)
-    if MOMENT:
+    if moments is not None:
         tl.store(expected + rows, tl.where(empty, 0.0, moment / total * LN2), mask=there)
-    if LINEAR:
+    if linears is not None:
         tl.store(mean + rows, linear * LN2 / tl.maximum(number, 1.0), mask=there)
