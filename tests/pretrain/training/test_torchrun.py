@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from flatnce.pretrain import train
+from flatnce.pretrain import resume, train
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import read_run
 from forked import Forked
@@ -127,10 +127,14 @@ def test_two_processes_train_as_one_does(settings, tmp_path):
 
 
 def test_a_process_that_dies_is_replaced_and_the_run_goes_on(tmp_path):
-    config = quick_config(**SHORT)
+    # The line of step 9 begins before the checkpoint of step 8, and ends after it.
+    config = quick_config(log_every=5, watch_every=1.0)
     elastic(config, tmp_path / "killed", restarts=1, victim=9)
     elastic(config, tmp_path / "whole", more=1)
     assert read_run(tmp_path / "whole-0").results is not None
     run = read_run(tmp_path / "killed")
     assert run.results is not None and run.results["step"] == 14
     assert_same_run(tmp_path / "killed", tmp_path / "whole")
+    whole = curve(tmp_path / "whole")
+    resume(tmp_path / "whole", step=8)  # by one process, with the mean of the sums of both
+    torch.testing.assert_close(curve(tmp_path / "whole"), whole, rtol=1e-4, atol=1e-4)

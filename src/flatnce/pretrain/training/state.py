@@ -368,6 +368,12 @@ class Training:
         if self.device.type == "cuda":
             own = torch.cuda.get_rng_state(self.device)[None].to(self.device)
             random_cuda = distributed.gather(own)
+        monitor = self.monitor.state_dict()
+        sums = {
+            name: distributed.gather(buffer[None].to(self.device))
+            for name, buffer in monitor.items()
+            if isinstance(buffer, Tensor) and buffer.numel()
+        }
         if distributed.rank() > 0:
             return
         example = self.images.example
@@ -382,7 +388,8 @@ class Training:
             "verdict": self.verdict,
             "watched": self.watched,
             "optimizer": self.optimizer.state_dict(),
-            "monitor": self.monitor.state_dict(),
+            "monitor": monitor,
+            "sums": sums,
             "random": random,
             "random_cuda": random_cuda,
         }
@@ -397,14 +404,19 @@ class Training:
         found.restore(self.learner)
         state = found.state
         optim.load_optimizer(self.optimizer, state["optimizer"])
-        self.monitor.load_state_dict(state["monitor"])
+        rank, world_size = distributed.rank(), distributed.world_size()
+        # Of another number of processes, each takes the mean of their sums.
+        sums = {
+            name: each[rank] if len(each) == world_size else each.double().mean(0).to(each.dtype)
+            for name, each in state.get("sums", {}).items()
+        }
+        self.monitor.load_state_dict({**state["monitor"], **sums})
         self.monitor.to(self.device)
         self.step, self.seconds = found.step, state["seconds"]
         self.guard.taken.fill_(found.step)
         self.verdict, self.watched = state["verdict"], state["watched"]
         # With another number of processes, each continues from its own seed.
-        if len(state["random"]) == distributed.world_size():
-            rank = distributed.rank()
+        if len(state["random"]) == world_size:
             torch.set_rng_state(state["random"][rank].clone())
             if state["random_cuda"] is not None and self.device.type == "cuda":
                 torch.cuda.set_rng_state(state["random_cuda"][rank].clone(), self.device)
