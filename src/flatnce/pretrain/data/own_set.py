@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from itertools import chain, islice
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -138,6 +138,11 @@ def seed_generators(*key: int) -> int:
     return word
 
 
+def _plain(value: Any) -> Any:
+    """The numbers of an array or a tensor as those of Python; other values as they are."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
 @dataclass(frozen=True, eq=False)
 class OwnSet(Labelled):
     """A torch ``Dataset`` of images, of other inputs, or of ready pairs.
@@ -191,21 +196,33 @@ class OwnSet(Labelled):
             if not (value is None or callable(value)):
                 raise ValueError(f"{role}={value!r} cannot be called; give a function")
         for role in ("ids", "positives"):
-            given = getattr(self, role)
-            if given is not None and (self.is_iterable or len(given) != len(self.items)):
+            given = _plain(getattr(self, role))
+            if given is None:
+                continue
+            if self.is_iterable or len(given) != len(self.items):
                 there = "items without numbers" if self.is_iterable else f"{len(self.items)} items"
                 raise ValueError(
                     f"{role} has {len(given)} entries and {self.name} has {there}; give one entry "
                     "per item of a data set with __getitem__"
                 )
-        for number, given in enumerate(() if self.positives is None else self.positives):
-            one, last = getattr(given, "tolist", lambda given=given: given)(), len(self.items) - 1
-            several: Sequence[Any] = one if isinstance(one, list | tuple) else [one]
-            whole = len(several) and all(isinstance(other, Integral) for other in several)
-            if not (whole and 0 <= min(several) and max(several) <= last):
+            self._check_numbers(role, given)
+
+    def _check_numbers(self, role: str, given: Any) -> None:
+        """Refuse ids that are not whole numbers, and positives that are not numbers of items."""
+        first, last, wanted = -(2**63), 2**63 - 1, "one whole number, as an int64 holds"
+        if role == "positives":
+            first, last = 0, len(self.items) - 1
+            wanted = f"the number of an item, from 0 to {last}, or a list of numbers"
+
+        def fits(value: Any) -> bool:
+            return isinstance(value, int | np.integer) and first <= int(value) <= last
+
+        for number, entry in enumerate(given):
+            one = _plain(entry)
+            several = one if role == "positives" and isinstance(one, list | tuple) else [one]
+            if not (several and all(map(fits, several))):
                 raise ValueError(
-                    f"positives of {self.name}: item {number} has {one!r}; give the number of an "
-                    f"item, from 0 to {last}, or a list of numbers"
+                    f"{role} of {self.name}: item {number} has {one!r}; give {wanted}"
                 )
 
     @property
