@@ -11,10 +11,12 @@ import errno
 import io
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from flatnce import __version__
 from flatnce.cli.launch import has_failed, report_failure
@@ -56,6 +58,20 @@ def _spell(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error("spell", _spell)
 
 
+_format_warning, _warned = warnings.formatwarning, set[str]()
+
+
+def _warning_text(message: Warning | str, category: type, filename: str, *rest: Any) -> str:
+    """A warning of ours as one line, which is printed once; another one as Python prints it."""
+    text = str(message)
+    if not filename.startswith(str(Path(__file__).parents[1])):
+        return _format_warning(message, category, filename, *rest)
+    if text in _warned or os.environ.get("RANK", "0") != "0":
+        return ""
+    _warned.add(text)
+    return fitted(f"flatnce: {text}") + "\n"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return the exit code."""
     # Spinning threads take cores from others: a small network on two busy cores then trains ten
@@ -65,6 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             with suppress(OSError):  # its file was replaced
                 stream.reconfigure(errors="spell")
+    warnings.formatwarning = _warning_text  # type: ignore[assignment]  # takes the same
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         code = _run(given)

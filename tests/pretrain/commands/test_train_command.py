@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from flatnce.pretrain.runs.folder import run_lock
 from flatnce.pretrain.runs.log import read_run
 from forked import Forked, wait_for_lines
 from made_runs import write_run
-from tiny_sets import write_image
+from tiny_sets import write_folder, write_image
 
 QUICK = "--epochs 1 --batch-size 192 --pool 64 --no-tensorboard --device cpu --view-size 4".split()
 
@@ -40,6 +42,17 @@ def test_a_dry_run_says_what_bounds_the_speed(capsys, tmp_path):
     found = json.loads(capsys.readouterr().out)["images_per_second"]
     assert found.keys() == {"computing"} and found["computing"] > 0
     assert not (tmp_path / "runs").exists()
+
+
+def test_files_that_are_left_out_are_named_in_one_plain_line(tmp_path):
+    folder = write_folder(tmp_path / "photos", {"cat": 10, "dog": 10})
+    (folder / "cat" / "spoilt.png").write_bytes(b"no image")
+    more = ["--dry-run", "--skip-unreadable", "--view-size", "4", "--device", "cpu"]
+    code = "import sys; from flatnce.cli import main; [main(sys.argv[1:]) for _ in range(2)]"
+    command = [sys.executable, "-c", code, "train", f"{folder}/", "--batch-size", "8", *more]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    said = f"photos: 1 files cannot be read as images and are left out: {folder}/cat/spoilt.png"
+    assert done.returncode == 0 and " ".join(done.stderr.split()) == f"flatnce: {said}"
 
 
 def test_a_run_ends_in_evaluations_and_a_page_and_is_not_overwritten(capsys):
