@@ -229,7 +229,7 @@ def swept(runs: Path, prepared: Path) -> None:
 
 EVALUATE, EXPORT = "evaluate run --protocol knn --neighbours 5", "export run --to torch --replace"
 REPORT = "report run --no-portrait"
-DEMO = "demo --steps 6 --seeds 2 --candidates 4 --width 8 --every 3 --pool 64"
+DEMO = "demo --steps 6 --seeds 2 --candidates 4 --temperatures 0.1 --width 8 --every 3 --pool 64"
 REPRODUCE = "reproduce fig-ess"
 CASES = (
     Case("train", "nothing", f"{SEED} --name run", continued, same_run),

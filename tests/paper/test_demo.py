@@ -1,8 +1,10 @@
 """The demo in small, and its page. Whole runs of it are in benchmarks/demo."""
 
 import io
+import json
 import math
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -25,6 +27,7 @@ from flatnce.paper.gaussians import correlation_of, draw_pairs
 from flatnce.pretrain.runs.log import RunLog, read_run
 
 TINY = {"steps": 6, "every": 3, "seeds": 2, "candidates": (4,), "width": 8, "pool": 64}
+TINY["temperatures"] = (0.2, 0.05)
 
 
 @pytest.fixture
@@ -57,7 +60,7 @@ def test_both_objectives_see_the_same_pairs(tiny):
         seen.append(logits.detach().clone())
         return logits.sum() * torch.zeros(len(logits))  # nobody moves, so scores tell the data
 
-    list(train_case(Case(4, 20.0, 1e-3), tiny, losses))
+    list(train_case(Case(4, 0.05, 1e-3), tiny, losses))
     assert len(seen) == tiny.steps
     assert all(torch.equal(logits[:2], logits[2:]) for logits in seen)
     assert not torch.equal(seen[0], seen[1])
@@ -94,29 +97,46 @@ def test_the_demo_is_the_same_twice_and_writes_what_it_returns(tiny):
     assert {**first, "seconds": 0} == {**second, "seconds": 0}
     written = read_run(tiny.out)
     assert written.results["cases"] == second["cases"]
-    # 3 cases, 2 objectives, 2 seeds, steps 0, 3 and 6.
-    assert len(written.metrics) == 3 * 2 * 2 * 3
+    # 2 cases, 2 objectives, 2 seeds, steps 0, 3 and 6.
+    assert len(written.metrics) == 2 * 2 * 2 * 3
     assert all(set(MEASURES) < set(record) for record in written.metrics)
-    assert [last for _, last in told] == [False, False, True] * 3
-    assert told[4][0].startswith("[2/3] K 8, beta 5, rate 0.001: step 3 of 6, InfoNCE")
+    assert [last for _, last in told] == [False, False, True] * 2
+    assert told[4][0].startswith("[2/2] K 4, temperature 0.05: step 3 of 6, InfoNCE")
     assert torch.get_num_threads() == before
 
 
 def test_the_ceiling_is_said_to_be_reached_only_where_it_is(tiny):
     results = run_demo(tiny)
-    assert "not near the ceiling" in results["findings"][0]["text"]
-    focus = results["cases"][0]
-    focus["objectives"]["infonce"]["k_mi"]["mean"] = 0.95 * focus["log_k"]
-    assert "FlatNCE drops that factor and keeps learning" in findings_of(results)[0]["text"]
+    assert "not near the ceiling" in results["findings"][2]["text"]
+    for case in results["cases"]:
+        case["objectives"]["infonce"]["k_mi"]["mean"] = 0.95 * case["log_k"]
+    assert "FlatNCE drops that factor and keeps learning" in findings_of(results)[2]["text"]
+
+
+def test_the_words_compare_best_with_best_and_name_where_infonce_is_ahead(tiny):
+    results = run_demo(tiny)
+    infonce, flatnce = ([[6.0, 6.2], [4.0, 4.4]], [[5.9, 5.9], [6.3, 6.5]])  # by temperature
+    for case, first, second in zip(results["cases"], infonce, flatnce, strict=True):
+        for name, values in (("infonce", first), ("flatnce", second)):
+            case["objectives"][name]["pool_mi"] = {"mean": sum(values) / 2, "values": values}
+        gaps = [b - a for a, b in zip(first, second, strict=True)]
+        case["difference"] = {"mean": sum(gaps) / 2, "sd": 0.1, "values": gaps}
+    by_topic = {finding["topic"]: finding["text"] for finding in findings_of(results)}
+    assert "K = 4: InfoNCE 4.20 to 6.10, FlatNCE 5.90 to 6.40." in by_topic["By temperature"]
+    best = "InfoNCE 6.10 (τ = 0.2), FlatNCE 6.40 (τ = 0.05): FlatNCE is ahead by 0.30 ± 0.00"
+    assert best in by_topic["Best against best"]
+    assert by_topic["The ceiling"].startswith("At K = 4, τ = 0.05, ")
+    ahead = by_topic["Where InfoNCE is ahead in every seed"]
+    assert ahead.startswith("K = 4, τ = 0.2, by 0.20. ")
 
 
 def test_the_table_of_the_demo_has_whole_words_in_80_columns(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    typed = "demo --steps 1 --seeds 2 --candidates 4 --width 8 --pool 32".split()
-    assert main([*typed, "--out", str(tmp_path / "demo")]) == 0
+    typed = "demo --steps 1 --seeds 2 --candidates 4 --temperatures 0.05 --width 8 --pool 32"
+    assert main([*typed.split(), "--out", str(tmp_path / "demo")]) == 0
     said = capsys.readouterr().out.partition("Done in")[0]
     assert max(map(len, said.splitlines())) <= 80 and "…" not in said
-    assert "K = 4, β = 20, rate 0.001  FlatNCE" in said and " Retrieval\n" in said
+    assert "K = 4, τ = 0.05  FlatNCE" in said and " Retrieval\n" in said
 
 
 @pytest.mark.parametrize(
@@ -125,11 +145,12 @@ def test_the_table_of_the_demo_has_whole_words_in_80_columns(tmp_path, capsys, m
         ({"steps": 0}, "steps=0"),
         ({"seeds": 1}, "seeds=1"),
         ({"candidates": (4, 1)}, "candidates=1"),
-        ({"candidates": ()}, "at least one size"),
+        ({"candidates": ()}, "candidates=.*at least one"),
         ({"candidates": (4, 4)}, "each once"),
         ({"pool": 4}, "pool=4"),
         ({"learning_rate": 0.0}, "learning_rate=0"),
-        ({"inverse_temperature": math.nan}, "inverse_temperature=nan"),
+        ({"temperatures": (0.1, math.nan)}, "temperatures=nan"),
+        ({"temperatures": (0.1, 0.1)}, "temperatures=.*each once"),
     ],
 )
 def test_bad_configurations_are_named(bad, words, tmp_path):
@@ -150,7 +171,7 @@ def page(tmp_path_factory):
     """The page of a tiny demo."""
     out = tmp_path_factory.mktemp("runs") / "demo"
     # Long enough for the two curves to part, or one would hide the other.
-    sizes = {"candidates": (4, 8), "width": 16, "pool": 64}
+    sizes = {"candidates": (4, 8), "temperatures": (0.2, 0.05), "width": 16, "pool": 64}
     config = DemoConfig(steps=80, every=20, seeds=2, learning_rate=0.01, out=out, **sizes)
     run_demo(config)
     return demo_page(out)
@@ -188,3 +209,34 @@ def test_a_run_of_another_kind_or_unfinished_is_refused(tmp_path):
         demo_page(tmp_path / "a")
     with pytest.raises(ValueError, match="unfinished"):
         demo_page(tmp_path / "b")
+
+
+# What was recorded.
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_printed_numbers_are_those_of_the_record():
+    record = json.loads((ROOT / "benchmarks/demo/results.json").read_text(encoding="utf-8"))
+    page = (ROOT / "benchmarks/demo/README.md").read_text(encoding="utf-8")
+    best = {}
+    for case in record["cases"]:
+        cells = [f"| {case['candidates']} | {case['temperature']:g} "]
+        for name in ("infonce", "flatnce"):
+            found = case["objectives"][name]["pool_mi"]
+            best[name, case["candidates"]] = max(
+                best.get((name, case["candidates"]), 0.0), found["mean"]
+            )
+            cells.append(f"| {found['mean']:.2f} ± {found['sd']:.2f} ")
+        difference = case["difference"]
+        cells.append(f"| {difference['mean']:+.2f} ± {difference['sd']:.2f} |".replace("-", "−"))
+        row = next(line for line in page.splitlines() if line.startswith(cells[0]))
+        assert all(cell in row for cell in cells)
+    assert {key: f"{value:.2f}" for key, value in best.items()} == {
+        ("infonce", 8): "6.30",
+        ("flatnce", 8): "6.36",
+        ("infonce", 32): "6.79",
+        ("flatnce", 32): "6.81",
+    }
+    first_page = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "6.36 nats (FlatNCE) and 6.30 (InfoNCE) at K = 8, 6.81 and 6.79 at K = 32" in first_page

@@ -28,7 +28,7 @@ from flatnce import functional as F
 from flatnce.core.diagnostics import best_scale
 from flatnce.mi.fitting import one_thread
 from flatnce.paper.charts import axis, chart, comparison, difference, draw, line, spread
-from flatnce.paper.demo_config import CONTRARY_CANDIDATES, DemoConfig
+from flatnce.paper.demo_config import DemoConfig
 from flatnce.paper.gaussians import correlation_of, draw_pairs
 from flatnce.pretrain.runs.log import Run, RunLog, read_run
 from flatnce.report.page import Figure, Page, Paragraph, Section, Table, origin_of, write_page
@@ -38,13 +38,10 @@ from flatnce.toml_files import read_toml
 NAMES = {"infonce": "InfoNCE", "flatnce": "FlatNCE"}
 """In the order in which runs are stacked: all seeds of the first, then all of the second."""
 
-KEYS = ("candidates", "inverse_temperature", "learning_rate", "contrary")
+KEYS = ("candidates", "temperature")
 MEASURES = ("k_mi", "pool_mi", "ess", "ess_with_positive", "gain", "retrieval", "scale")
 
 DIMENSIONS, NATS, EMBEDDING = 20, 10.0, 32
-# Settings in which InfoNCE does not saturate. The two objectives are equal at the usual learning
-# rate, and InfoNCE is ahead at a larger one (benchmarks/demo/README.md).
-CONTRARY_BETA, RATE_FACTOR = 5.0, 4.0
 # One eighth of the anchors (against all candidates) is enough to choose the scale.
 CALIBRATION_SHARE = 8
 SOLVED = 0.9  # share of log K from which InfoNCE's task is near its ceiling
@@ -55,18 +52,8 @@ class Case:
     """One setting, trained with both objectives and all seeds."""
 
     candidates: int  # K
-    inverse_temperature: float
+    temperature: float
     learning_rate: float
-    contrary: bool = False  # whether it shows where FlatNCE does not help
-
-
-def cases_of(config: DemoConfig) -> list[Case]:
-    """The settings, in the order they are run."""
-    beta, rate = config.inverse_temperature, config.learning_rate
-    cases = [Case(size, beta, rate) for size in config.candidates]
-    rates = (rate, RATE_FACTOR * rate)
-    cases += [Case(CONTRARY_CANDIDATES, CONTRARY_BETA, rate, contrary=True) for rate in rates]
-    return cases
 
 
 def run_demo(
@@ -76,7 +63,9 @@ def run_demo(
 
     ``progress`` is called after each evaluation with a line, and whether it is the case's last.
     """
-    began, cases, seeds = time.perf_counter(), cases_of(config), config.seed_range
+    began, seeds = time.perf_counter(), config.seed_range
+    settings = product(config.candidates, config.temperatures)
+    cases = [Case(*setting, config.learning_rate) for setting in settings]
     log = RunLog(config.out, kind="demo", config=config, seeds=seeds, device="cpu", replace=True)
     summaries = []
     for number, case in enumerate(cases, start=1):
@@ -87,9 +76,9 @@ def run_demo(
                     log.log(record | {name: measured[name][run] for name in MEASURES})
                 infonce, flatnce = _by_objective(measured["pool_mi"]).values()
                 line = (
-                    f"[{number}/{len(cases)}] K {case.candidates}, beta "
-                    f"{case.inverse_temperature:g}, rate {case.learning_rate:g}: step {step:,} of "
-                    f"{config.steps:,}, InfoNCE {statistics.fmean(infonce):.2f}, FlatNCE "
+                    f"[{number}/{len(cases)}] K {case.candidates}, temperature "
+                    f"{case.temperature:g}: step {step:,} of {config.steps:,}, InfoNCE "
+                    f"{statistics.fmean(infonce):.2f}, FlatNCE "
                     f"{statistics.fmean(flatnce):.2f} nats"
                 )
                 progress(line, step == config.steps)
@@ -140,7 +129,7 @@ def train_case(
     pools = draw_pools([3 * seed + 1 for seed in seeds], config.pool, correlation)
     streams = [torch.Generator().manual_seed(3 * seed + 2) for seed in seeds]
     optimizer = torch.optim.Adam(critics, lr=case.learning_rate, fused=True)
-    scales = [case.inverse_temperature] * (2 * len(seeds))
+    scales = [1 / case.temperature] * (2 * len(seeds))
     for step in range(config.steps + 1):
         if step % config.every == 0 or step == config.steps:
             measured = measure_critics(critics, pools, case, scales)
@@ -152,7 +141,7 @@ def train_case(
             x, y = (torch.stack(part * len(NAMES)) for part in zip(*drawn, strict=True))
             left, right = embed(critics, x, y)
             optimizer.zero_grad()
-            losses(case.inverse_temperature * torch.bmm(left, right.mT)).sum().backward()
+            losses(torch.bmm(left, right.mT) / case.temperature).sum().backward()
             optimizer.step()
 
 
@@ -176,7 +165,7 @@ def start_critics(seeds: Sequence[int], width: int) -> list[Tensor]:
 def embed(
     critics: list[Tensor], x: Float[Tensor, "r k d"], y: Float[Tensor, "r j d"]
 ) -> tuple[Float[Tensor, "r k e"], Float[Tensor, "r j e"]]:
-    """Unit vectors; the score of a pair is their cosine times the inverse temperature."""
+    """Unit vectors; the score of a pair is their cosine over the temperature."""
     half = len(critics) // 2
     return _tower(critics[:half], x), _tower(critics[half:], y)
 
@@ -233,7 +222,7 @@ def measure_critics(
         left, right = all_left[run], all_right[run]
         scale = best_scale(anchors[run] @ keys[run].T, start)
         x, y = (side[: groups * size].unflatten(0, (groups, size)) for side in (left, right))
-        scores = case.inverse_temperature * torch.bmm(x, y.mT)
+        scores = torch.bmm(x, y.mT) / case.temperature
         batch = F.contrast_from_logits(scores.reshape(groups * size, size), own)
         pairs = F.two_tower(left, right, directions="left", normalize=False)
         # Chunked: the same numbers as dense without the pool's whole matrix in memory.
@@ -262,27 +251,17 @@ Plain = Mapping[str, Any]
 
 def findings_of(results: Mapping[str, Any]) -> list[dict[str, str]]:
     """The results in sentences, for the terminal and the page."""
-    main, contrary = _cases(results)
-    focus, values = _focus(main), _values(results)
-    infonce, flatnce = (_mean(focus, name, "pool_mi") for name in NAMES)
-    by_size = [f"{case['difference']['mean']:+.2f} at {case['candidates']}" for case in main]
-    by_rate = [
-        f"at learning rate {case['learning_rate']:g} {comparison(case['difference'])}"
-        for case in contrary
-    ]
+    focus, values = _focus(results), _values(results)
+    by_size = _by_size(results)
+    ahead = [case for case in results["cases"] if max(case["difference"]["values"]) < 0]
+    behind = [f"{_setting(case)}, by {-case['difference']['mean']:.2f}" for case in ahead]
     values |= {
-        "task": _task(focus),
+        "flat": "; ".join(f"K = {size}: {_ranges(cases)}" for size, cases in by_size.items()),
+        "best": "; ".join(f"K = {size}: {_best(cases)}" for size, cases in by_size.items()),
+        "task": f"{_mean(focus, 'infonce', 'k_mi'):.2f} of at most {focus['log_k']:.2f} nats",
         "gain": _mean(focus, "infonce", "gain"),
-        "infonce": infonce,
-        "flatnce": flatnce,
         "gap": comparison(focus["difference"]),
-        "rate": focus["learning_rate"],
-        "gaps": ", ".join(by_size),
-        "contrary_beta": contrary[0]["inverse_temperature"],
-        "contrary_size": contrary[0]["candidates"],
-        "contrary_task": _task(contrary[0]),
-        "contrary_gain": _mean(contrary[0], "infonce", "gain"),
-        "contrary_gaps": "; ".join(by_rate),
+        "behind": "; ".join(behind) or "in none of these settings",
     }
     below = _mean(focus, "infonce", "k_mi") < SOLVED * focus["log_k"]
     # A hyphen before a digit is a minus.
@@ -293,20 +272,48 @@ def findings_of(results: Mapping[str, Any]) -> list[dict[str, str]]:
     return found
 
 
+def _ranges(cases: list[Plain]) -> str:
+    """From the worst to the best temperature of each objective."""
+    said = []
+    for name, shown in NAMES.items():
+        means = [_mean(case, name, "pool_mi") for case in cases]
+        said.append(f"{shown} {min(means):.2f} to {max(means):.2f}")
+    return ", ".join(said)
+
+
+def _best(cases: list[Plain]) -> str:
+    """Each objective at its best temperature, and their difference, paired by seed."""
+    said, values = [], []
+    for name, shown in NAMES.items():
+        best = max(cases, key=lambda case: _mean(case, name, "pool_mi"))
+        said.append(f"{shown} {_mean(best, name, 'pool_mi'):.2f} (τ = {best['temperature']:g})")
+        values.append(best["objectives"][name]["pool_mi"]["values"])
+    return f"{', '.join(said)}: {comparison(difference(values[1], values[0]))}"
+
+
 def _values(results: Mapping[str, Any]) -> dict[str, Any]:
-    focus = _focus(_cases(results)[0])
-    return {**results, "seeds": len(results["seeds"]), "focus": focus["candidates"]}
+    return {
+        **results,
+        "seeds": len(results["seeds"]),
+        "focus": _setting(_focus(results)),
+        "size": _focus(results)["candidates"],
+        "rate": results["cases"][0]["learning_rate"],
+    }
 
 
-def _cases(results: Mapping[str, Any]) -> tuple[list[Plain], list[Plain]]:
-    """The main cases, and those that show where FlatNCE does not help."""
-    main = [case for case in results["cases"] if not case["contrary"]]
-    return main, [case for case in results["cases"] if case["contrary"]]
+def _by_size(results: Mapping[str, Any]) -> dict[int, list[Plain]]:
+    """The cases by K, from the highest temperature to the lowest."""
+    found: dict[int, list[Plain]] = {}
+    for case in sorted(results["cases"], key=lambda case: -case["temperature"]):
+        found.setdefault(case["candidates"], []).append(case)
+    return dict(sorted(found.items()))
 
 
-def _focus(cases: list[Plain]) -> Plain:
-    """The case that is described in detail: K = 8, or else the first."""
-    return next((case for case in cases if case["candidates"] == 8), cases[0])
+def _focus(results: Mapping[str, Any]) -> Plain:
+    """The case that is described in detail: the smallest K, where InfoNCE is furthest behind."""
+    smallest = min(case["candidates"] for case in results["cases"])
+    cases = [case for case in results["cases"] if case["candidates"] == smallest]
+    return max(cases, key=lambda case: float(case["difference"]["mean"]))
 
 
 def _mean(case: Plain, objective: str, measure: str) -> float:
@@ -315,10 +322,6 @@ def _mean(case: Plain, objective: str, measure: str) -> float:
 
 def _ceiling(case: Plain) -> dict[str, float]:
     return {f"log {case['candidates']}": case["log_k"]}
-
-
-def _task(case: Plain) -> str:
-    return f"{_mean(case, 'infonce', 'k_mi'):.2f} of at most {case['log_k']:.2f} nats"
 
 
 def demo_page(run_directory: str | Path) -> Path:
@@ -333,8 +336,7 @@ def demo_page(run_directory: str | Path) -> Path:
 
 
 def _page(run: Run, results: Mapping[str, Any]) -> Page:
-    main, contrary = _cases(results)
-    focus, values = _focus(main), _values(results)
+    focus, values = _focus(results), _values(results)
     in_training = [
         _curves(run, focus, "k_mi", "The K-way task", _ceiling(focus)),
         _curves(run, focus, "gain", "Gradient gain"),
@@ -342,13 +344,14 @@ def _page(run: Run, results: Mapping[str, Any]) -> Page:
         _curves(run, focus, "ess_with_positive", "ESS with the positive"),
     ]
     ceiling = {f"log {results['pool']}": results["pool_ceiling"]}
-    title = f"Retrieval, trained with K = {focus['candidates']}"
-    among_pool = [_end_by_size(main, ceiling), _curves(run, focus, "retrieval", title)]
-    for case in main:
-        title = f"Trained with K = {case['candidates']}"
-        among_pool.append(_curves(run, case, "pool_mi", title, _ceiling(case) | ceiling))
-    not_ahead = [_curves(run, case, "pool_mi", _setting(case), ceiling) for case in contrary]
-    figures = {"training": in_training, "pool": among_pool, "contrary": not_ahead}
+    among_pool = [
+        _curves(run, focus, "pool_mi", "Large-pool information", _ceiling(focus) | ceiling),
+        _curves(run, focus, "retrieval", "Retrieval"),
+    ]
+    by_temperature = [
+        _by_temperature(size, cases, ceiling) for size, cases in _by_size(results).items()
+    ]
+    figures = {"temperature": by_temperature, "training": in_training, "pool": among_pool}
     words = [Paragraph(finding["text"], finding["topic"]) for finding in results["findings"]]
     sections = [Section("In words", words), Section("In numbers", table=summary_table(results))]
     for name, drawn in figures.items():
@@ -411,19 +414,24 @@ def by_step(run: Run, case: Plain, objective: str, measure: str) -> dict[float, 
     return dict(sorted(values.items()))
 
 
-def _end_by_size(cases: list[Plain], ceiling: Mapping[str, float]) -> Figure:
-    """Final large-pool information against K."""
-    sizes = [case["candidates"] for case in cases]
+def _by_temperature(size: int, cases: list[Plain], ceiling: dict[str, float]) -> Figure:
+    """Final large-pool information against the temperature of training."""
+    temperatures = [case["temperature"] for case in cases][::-1]
     lines = []
     for series, (objective, name) in enumerate(NAMES.items()):
-        values = [case["objectives"][objective]["pool_mi"]["values"] for case in cases]
-        lines.append(line(name, sizes, values, series))
-    lines.append(line("log K", sizes, [[case["log_k"]] for case in cases], len(NAMES)))
-    x = axis("candidates K in training", ticks=sizes, logarithmic=True)
-    y = TEXTS["axes"]["pool_mi"]
-    return draw(*chart("lines", TEXTS["by_size"], x, y, lines, references=ceiling))
+        values = [case["objectives"][objective]["pool_mi"]["values"] for case in cases][::-1]
+        lines.append(line(name, temperatures, values, series))
+    heading = {
+        "name": f"by-temperature-{size}",
+        "title": f"Trained with K = {size}",
+        "caption": TEXTS["by_temperature"],
+    }
+    x = axis("temperature in training", ticks=temperatures, logarithmic=True)
+    references = _ceiling(cases[0]) | ceiling
+    return draw(
+        *chart("lines", heading, x, TEXTS["axes"]["pool_mi"], lines, references=references)
+    )
 
 
 def _setting(case: Plain) -> str:
-    beta, rate = case["inverse_temperature"], case["learning_rate"]
-    return f"K = {case['candidates']}, β = {beta:g}, rate {rate:g}"
+    return f"K = {case['candidates']}, τ = {case['temperature']:g}"

@@ -6,35 +6,37 @@ from pathlib import Path
 from flatnce.messages import check_at_least, check_fields, check_positive
 from flatnce.pretrain.runs.folder import runs_folder
 
-CONTRARY_CANDIDATES = 8  # K of the settings in which InfoNCE does not saturate
-
 
 @dataclass(frozen=True)
 class DemoConfig:
     """What to run; the defaults take about a minute on two cores."""
 
     steps: int = 1500  # Optimiser steps of every run.
-    seeds: int = 5  # How many seeds; each has its own start and data.
+    seeds: int = 3  # How many seeds; each has its own start and data.
     # The sizes K of the training task: the positive and K - 1 negatives.
-    candidates: tuple[int, ...] = (4, 8, 16, 32)
+    candidates: tuple[int, ...] = (8, 32)
+    # The temperatures of training, by which the cosines are divided.
+    temperatures: tuple[float, ...] = (0.5, 0.2, 0.1, 0.05, 0.02)
     # The run's folder; an earlier demo there is replaced.
     out: Path = field(default_factory=lambda: runs_folder() / "demo")
     learning_rate: float = 1e-3  # Adam's, the same for both objectives.
-    inverse_temperature: float = 20.0  # The scale of the cosines in training.
     width: int = 128  # Of the critics' two hidden layers.
-    every: int = 150  # Steps between two evaluations.
+    every: int = 300  # Steps between two evaluations.
     pool: int = 2048  # Held-out pairs to find partners among.
     first_seed: int = 0  # Seeds count up from here.
 
     def __post_init__(self) -> None:
-        largest = max((*self.candidates, CONTRARY_CANDIDATES))
-        check_fields(self, steps=1, seeds=2, width=1, every=1, first_seed=0, pool=largest)
+        for name in ("candidates", "temperatures"):
+            values = getattr(self, name)
+            if not values or len(set(values)) < len(values):
+                raise ValueError(f"{name}={values}: name at least one, each once")
         for size in self.candidates:
             check_at_least("candidates", size, 2, ", a positive and a negative")
-        if not self.candidates or len(set(self.candidates)) < len(self.candidates):
-            raise ValueError(f"candidates={self.candidates}: name at least one size, each once")
+        for temperature in self.temperatures:
+            check_positive("temperatures", temperature)
+        largest = max(self.candidates)
+        check_fields(self, steps=1, seeds=2, width=1, every=1, first_seed=0, pool=largest)
         check_positive("learning_rate", self.learning_rate)
-        check_positive("inverse_temperature", self.inverse_temperature)
         if self.out.exists() and not self.out.is_dir():
             raise ValueError(f"out={str(self.out)!r} is a file; name a folder for the run")
 
