@@ -113,6 +113,19 @@ def test_a_nan_ends_with_exit_code_one_and_one_line(capsys):
     assert "training stopped" in shown and shown.count("\n") == 1
 
 
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_what_ends_the_evaluation_after_training_is_one_line_on_stderr(more, capsys):
+    assert main(["train", "digits", "--name", "cut", "--evaluate", *QUICK]) == 0
+    weights = max(Path("runs/cut/checkpoints").glob("*/weights.safetensors"))
+    os.truncate(weights, weights.stat().st_size // 2)
+    capsys.readouterr()
+    assert main(["resume", "cut", "--evaluate", "knn", *more]) == 1
+    shown = capsys.readouterr()
+    said = "flatnce resume: the run is trained and saved, but not evaluated: runs/cut/checkpoints/"
+    assert shown.err.startswith(said) and shown.err.count("\n") == 1
+    assert "cut short or changed" in shown.err and shown.out
+
+
 FOREVER = "--epochs 500 --no-tensorboard --device cpu --watch-every 0".split()
 
 

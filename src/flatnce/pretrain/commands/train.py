@@ -124,7 +124,9 @@ def evaluate_and_report(outcome: "Outcome", protocols: Sequence[str] | None, as_
         print_json({**stand, "not_evaluated": str(failure or ""), **results})
     else:
         print_results(outcome, failure)
-    return 1 if failure else 0
+    if failure is not None:  # one line on stderr, after what could be measured
+        raise OSError(f"the run is trained and saved, but not evaluated: {failure}") from failure
+    return 0
 
 
 def refuse_unused(configs: Sequence[TrainConfig], typed: Iterable[str]) -> None:

@@ -153,8 +153,6 @@ def print_results(outcome: loop.Outcome, failure: Exception | None = None) -> No
         results_table(found)
     if not results.get("labelled", True):
         say("There are no labels, so no accuracy is measured.")
-    if failure is not None:
-        say(f"not evaluated: {failure}")
     say(f"\nthe page: {outcome.directory / 'report.html'}\nnext: {_next_calls(run, name)}")
 
 
