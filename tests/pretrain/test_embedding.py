@@ -20,6 +20,7 @@ from flatnce.pretrain.data import FolderSet, ImageSet
 from flatnce.pretrain.evaluation import extract
 from flatnce.pretrain.training import loop, named
 from flatnce.pretrain.training.loop import Outcome
+from pictures import pictures
 
 pytestmark = pytest.mark.usefixtures("_alone")
 
@@ -302,6 +303,17 @@ def test_the_first_process_alone_evaluates_and_writes_the_page(monkeypatch, rank
     monkeypatch.setenv("RANK", rank)
     assert flatnce.train("digits", quiet=True) is outcome
     assert named.evaluate_run.call_count == named.run_page.call_count == pages
+
+
+def test_labels_of_one_class_leave_a_trained_run_without_an_evaluation(capsys):
+    items = [(image, 0) for image in pictures(40, height=8)]
+    quick = {"epochs": 1, "batch_size": 20, "tensorboard": False, "device": "cpu", "workers": 0}
+    assert flatnce.train(items, name="one", **quick).finished
+    said = " ".join(capsys.readouterr().out.split())
+    assert "not evaluated: object:list has no test part" in said
+    assert "(it has one class, 0). Give test_data, or" in said
+    with pytest.warns(UserWarning, match="runs/one is not evaluated: .* one class"):
+        assert flatnce.resume("one", evaluate=["knn"], quiet=True, data=items).finished
 
 
 @pytest.mark.parametrize("step, asked", [(10, ["knn"]), (30, None)])

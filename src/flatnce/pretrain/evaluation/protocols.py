@@ -238,11 +238,12 @@ def _split_labels(image_set: Images, data: str) -> tuple[Tensor, Tensor]:
     if len(image_set.classes) == 1 and classes == image_set.classes:
         few = [f"it has one class, {classes[0]}"]
     if few:
+        place = data.rstrip("/")
+        remedy = f"Put labelled images into {place}/train/CLASS and /val/CLASS"
         raise ValueError(
             f"{data} has no test part (val or test), and a fifth of every class cannot be held "
-            f"out instead ({', '.join(few[:3])}). Put labelled images into "
-            f"{data.rstrip('/')}/train/CLASS and /val/CLASS, or evaluate on another set: `flatnce "
-            "evaluate RUN --data NAME`"
+            f"out instead ({', '.join(few[:3])}). {'Give test_data' if is_own(data) else remedy}, "
+            "or evaluate on another set: `flatnce evaluate RUN --data NAME`"
         )
     return holdout(labels, SHARE, SEED)
 

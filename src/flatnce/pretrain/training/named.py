@@ -1,6 +1,7 @@
 """``flatnce.train`` and ``resume``: a run by its name; and what follows a training."""
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -107,10 +108,12 @@ def _finish(outcome: loop.Outcome, evaluate: Sequence[str] | None, quiet: bool) 
     if not outcome.finished or int(os.environ.get("RANK", "0")) > 0:
         return outcome  # the first process of torchrun does the rest
     failure = finish_run(outcome, evaluate)
-    if failure is not None:
+    if isinstance(failure, OSError):
         raise failure
     if not quiet:
-        print_results(outcome)
+        print_results(outcome, failure)
+    elif failure is not None:
+        warnings.warn(f"{outcome.directory} is not evaluated: {failure}", stacklevel=3)
     return outcome
 
 
