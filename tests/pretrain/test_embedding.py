@@ -152,7 +152,7 @@ def test_rows_are_normalised_and_counted_on_request(encoder, capsys):
         ([], "holds no image"),
         ([None], "holds a NoneType"),
         (np.zeros((2, 5, 8, 8), np.uint8), r"images has shape \(2, 5, 8, 8\)"),
-        (np.zeros((5, 64)), r"images has shape \(5, 64\); pass .* or grey images \(n, h, w\)"),
+        (np.zeros((5, 64)), r"shape \(5, 64\); pass .* grey images \(n, h, w\) or \[image\]$"),
         ([np.zeros((2, 8, 8, 3), np.uint8)], "holds 2 images, not one"),
         (torch.full((3, 8, 8), 1.5), "floats from 0 to 1 that are not normalised"),
         (torch.full((3, 8, 8), torch.nan), "floats from 0 to 1"),

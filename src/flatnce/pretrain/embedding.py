@@ -74,7 +74,8 @@ class Embedder:
                 such images, of any sizes, in which arrays (h, w) are grey. Numbers are bytes, or
                 floats from 0 to 1, which are rounded to 256 levels. Three dimensions without 1 or
                 3 channels are grey images (n, h, w); two are one grey image, if it has the size of
-                training. Of your own data: a list or an array of inputs.
+                training: others may be flattened images, so pass a grey image of another size in
+                a list. Of your own data: a list or an array of inputs.
             batch_size: Images per pass.
             normalize: Scale each row to length one.
             progress: Count the images on standard error.
@@ -212,7 +213,8 @@ def _array_images(array: Any) -> UInt8[Tensor, "n c h w"]:
     if values.ndim != 4 or values.shape[1] not in (1, 3) or not values.numel():
         raise ValueError(
             f"images has shape {tuple(array.shape)}; pass arrays (h, w, c) or (n, h, w, c), "
-            "tensors (c, h, w) or (n, c, h, w), with 1 or 3 channels, or grey images (n, h, w)"
+            "tensors (c, h, w) or (n, c, h, w), with 1 or 3 channels, or grey images (n, h, w) "
+            "or [image]"
         )
     if values.dtype == torch.uint8:
         return values
