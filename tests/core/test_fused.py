@@ -571,7 +571,7 @@ LARGE = corners(
 def test_tiles_of_large_batches_have_the_numbers_of_the_definition(monkeypatch, layout, width):
     (d, operands), chosen = width, []
 
-    def large(like: Tensor, n: int, *, scans: bool, gradients: bool):
+    def large(like: Tensor, n: int, *, scans: bool, gradients: bool, masked: bool = False):
         asked = 40_000, like.shape[1], like.element_size()
         wide = launch.is_wide(like)
         tiles = (

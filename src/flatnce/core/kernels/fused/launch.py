@@ -31,10 +31,11 @@ class Tiles:
     warps: int
     stages: int  # turns whose loads are in flight
 
-    def held(self, width: int) -> int:
+    def held(self, width: int, masked: bool = False) -> int:
         """Elements in fast memory, at most: rows that stay, rows that pass, and weights."""
         stay = self.rows if width == self.chunk else self.stages * self.rows
-        return self.chunk * (stay + self.stages * self.columns) + self.rows * self.columns + 1024
+        weights = self.rows * self.columns * (2 if masked else 1)  # then scores, of four bytes
+        return self.chunk * (stay + self.stages * self.columns) + weights + 1024
 
     def together(self, like: Tensor) -> int:
         """Programs that a processor takes at once, by its fast memory and registers; up to two."""
@@ -62,7 +63,9 @@ def is_wide(operand: Tensor) -> bool:
     return width > chunk
 
 
-def choose_tiles(like: Tensor, n: int, *, scans: bool, gradients: bool) -> Tiles:
+def choose_tiles(
+    like: Tensor, n: int, *, scans: bool, gradients: bool, masked: bool = False
+) -> Tiles:
     """The tile shape that measured best on an H200; smaller where the card's fast memory is."""
     width, size = like.shape[1], like.element_size()
     wide = is_wide(like)
@@ -74,7 +77,7 @@ def choose_tiles(like: Tensor, n: int, *, scans: bool, gradients: bool) -> Tiles
     each = 2 * size if size == 4 else size
     shrink = ({"columns": 128}, {"stages": 2}, {"stages": 1}, {"columns": 32}, {"rows": 64})
     for smaller in (*shrink, {"rows": 32, "warps": 4}):
-        if each * tiles.held(width) < limit:
+        if each * tiles.held(width, masked) < limit:
             break
         tiles = replace(tiles, **{key: min(getattr(tiles, key), v) for key, v in smaller.items()})
     return tiles
@@ -254,7 +257,8 @@ def scan(
     With ``key_mean`` also the mean of these rows of ``y`` under the softmax, else None.
     """
     x, (n, width), m = scores.x.operand, scores.x.operand.shape, len(scores.y.operand)
-    tiles = choose_tiles(x, n, scans=True, gradients=key_mean)
+    masked = scores.left_out is not None
+    tiles = choose_tiles(x, n, scans=True, gradients=key_mean, masked=masked)
     blocks, turns = triton.cdiv(n, tiles.rows), triton.cdiv(m, tiles.columns)
     parts, turns = splits_for(x, blocks, turns)
     wanted = (True, True, True, True, mean, expected)
