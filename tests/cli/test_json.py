@@ -12,7 +12,10 @@ from made_runs import write_pairs
 
 slow = pytest.mark.slow
 TYPED = {
-    "demo": ("--steps 4 --every 2 --seeds 2 --candidates 4 --temperatures 0.2 --width 8 --pool 64", "cases"),
+    "demo": (
+        "--steps 4 --every 2 --seeds 2 --candidates 4 --temperatures 0.2 --width 8 --pool 64",
+        "cases",
+    ),
     "data": ("--list", "sets"),
     "train": ("digits --dry-run --device cpu", "config"),
     "resume": ("first --evaluate", "finished"),

@@ -114,6 +114,15 @@ def test_a_run_can_go_on_from_an_earlier_checkpoint(tmp_path):
         resume(run, step=9)
 
 
+def test_a_run_on_the_cpu_that_is_resumed_names_no_gpu(tmp_path, monkeypatch):
+    train(quick_config(), tmp_path / "run")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+    resume(tmp_path / "run", step=8)
+    found = read_run(tmp_path / "run").environment
+    assert found["resumed"][0]["device"] == found["device"]
+
+
 def test_hoelders_limit_can_be_resumed(tmp_path):
     run = stopped(tmp_path, objective="holder", gamma=math.inf, temperature=0.5)
     assert resume(run).finished

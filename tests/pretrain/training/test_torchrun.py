@@ -16,7 +16,10 @@ from made_runs import assert_same_run, quick_config
 
 WORKER = """
 import json, os, signal, sys
+import torch
 import flatnce.pretrain as t
+
+torch.cuda.stream = None  # a run on the CPU must not start CUDA
 
 def work(directory, settings, victim, more):
     first_life = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"

@@ -169,7 +169,9 @@ class RunLog:
         (self.directory / METRICS).touch()
 
     @classmethod
-    def reopen(cls, directory: str | Path, *, kind: str, step: int) -> "RunLog":
+    def reopen(
+        cls, directory: str | Path, *, kind: str, step: int, device: str | None = None
+    ) -> "RunLog":
         """Continue the log of a run from a step.
 
         Lines, results and evaluations of later steps are removed, and the failure line. The
@@ -189,7 +191,8 @@ class RunLog:
                 _write_json(place / RESULTS, kept_results)
             else:
                 (place / RESULTS).unlink(missing_ok=True)
-        resumed = [*found.environment.get("resumed", ()), {"step": step, **environment()}]
+        here = {"step": step, **environment(device=device)}
+        resumed = [*found.environment.get("resumed", ()), here]
         _write_json(place / ENVIRONMENT, {**found.environment, "resumed": resumed})
         log = cls.__new__(cls)
         log.directory = place

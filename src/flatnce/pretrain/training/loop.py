@@ -205,7 +205,7 @@ def resume_steps(
             log = None
             if distributed.rank() == 0:
                 checkpoint.rewind(place / CHECKPOINTS, found.step)
-                log = RunLog.reopen(place, kind=KIND, step=training.step)
+                log = RunLog.reopen(place, kind=KIND, step=training.step, device=str(device))
                 if report is not None:
                     report({"kind": "resumed", "step": training.step, "of_steps": training.steps})
             return (yield from _run(Recorder(training, log, report), interrupts))

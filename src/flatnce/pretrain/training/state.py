@@ -8,7 +8,7 @@ import gc
 import inspect
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -266,7 +266,8 @@ class Training:
             # It accumulates gradients on the stream of its construction: that of the capture.
             if self._is_captured():
                 self.stream = torch.cuda.Stream(self.device, priority=-1)
-            with torch.cuda.stream(self.stream):
+            # Without a stream, torch.cuda.stream would start CUDA in a run on the CPU.
+            with torch.cuda.stream(self.stream) if self.stream else nullcontext():
                 wrapper = DistributedDataParallel(self.learner.encoder, **without)
             if self.stream is not None:
                 torch.cuda.current_stream().wait_stream(self.stream)
