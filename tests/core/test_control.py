@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -112,18 +113,24 @@ def test_a_batch_with_bad_values_leaves_the_temperature_on_a_device_where_it_is(
     assert float(loss_fn.temperature) == 0.5
 
 
-@pytest.mark.parametrize("second", [3.0, 300.0], ids=["near", "so large that it sets the unit"])
-def test_the_moments_of_several_processes_have_one_unit(second, monkeypatch):
-    """Those of two processes with other scores and rows, and of one without negatives."""
-    given = [(1.0, NEGATIVES), (second, NEGATIVES[:2])]
-    batches = [contrast_at(beta, rows) for beta, rows in given]
-    batches.append(torch.zeros((), dtype=torch.float64))
+def gathered_from(batches: Sequence[F.Contrast | Tensor], monkeypatch) -> list[Tensor]:
+    """Act as one process per batch: what each gives, which a gathering then returns together."""
     own: list[Tensor] = []
     monkeypatch.setattr(distributed, "is_active", lambda: True)
     monkeypatch.setattr(distributed, "gather", lambda rows: own.append(rows) or rows)
     for batch in batches:
         _moments(batch)
     monkeypatch.setattr(distributed, "gather", lambda rows: torch.cat(own))
+    return own
+
+
+@pytest.mark.parametrize("second", [3.0, 300.0], ids=["near", "so large that it sets the unit"])
+def test_the_moments_of_several_processes_have_one_unit(second, monkeypatch):
+    """Those of two processes with other scores and rows, and of one without negatives."""
+    given = [(1.0, NEGATIVES), (second, NEGATIVES[:2])]
+    batches = [contrast_at(beta, rows) for beta, rows in given]
+    batches.append(torch.zeros((), dtype=torch.float64))
+    own = gathered_from(batches, monkeypatch)
     moments, levels, shares = [], [], []
     for beta, rows in given:
         scores = [[beta * s for s in row] for row in rows]
@@ -154,12 +161,7 @@ def test_a_process_without_negatives_does_not_set_the_unit_of_the_others(monkeyp
     rows = torch.tensor(NEGATIVES[0], dtype=torch.float64)[None] - 100  # far below its level of 0
     batches = F.contrast_from_logits(rows, torch.tensor([0])), torch.zeros(()).double()
     alone = [float(each) for each in _moments(batches[0])[:2]]
-    own: list[Tensor] = []
-    monkeypatch.setattr(distributed, "is_active", lambda: True)
-    monkeypatch.setattr(distributed, "gather", lambda rows: own.append(rows) or rows)
-    for batch in batches:
-        _moments(batch)
-    monkeypatch.setattr(distributed, "gather", lambda rows: torch.cat(own))
+    gathered_from(batches, monkeypatch)
     for batch in batches:
         found = [float(each) for each in _moments(batch)[:2]]
         assert found == pytest.approx([each / 2 for each in alone], rel=1e-9)
