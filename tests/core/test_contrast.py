@@ -222,6 +222,17 @@ def test_a_row_that_counts_nothing_is_finite_and_moves_nothing(kernel, dtype):
 
 
 @every_kernel
+def test_of_equal_scores_the_first_is_the_hardest_and_the_easiest(kernel):
+    anchors = layouts.random(2, 3)
+    keys = layouts.random(1, 3, seed=1).repeat(7, 1).requires_grad_()
+    groups = torch.tensor([0, 1]), torch.tensor([0, 2, 2, 2, 2, 2, 2])
+    found = KERNELS[kernel](anchors, keys, torch.tensor(1.0), Selection(*groups), ("extremes",))
+    for extreme in (found.hardest, found.easiest):
+        (moved,) = torch.autograd.grad(extreme.sum(), keys, retain_graph=True)
+        assert moved.any(dim=1).nonzero()[:, 0].tolist() == [0, 1]  # the first of each anchor
+
+
+@every_kernel
 def test_large_scores_neither_overflow_nor_underflow(kernel):
     z1, z2 = 40 * layouts.random(4, 3, seed=0), 40 * layouts.random(4, 3, seed=1)
     pairs = F.two_view(z1.float(), z2.float(), normalize=False)

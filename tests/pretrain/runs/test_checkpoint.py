@@ -54,6 +54,11 @@ def sign(folder: Path, name: str) -> None:
 # --- What is saved comes back --------------------------------------------------------------------
 
 
+def test_a_parameter_in_the_state_comes_back_as_a_plain_tensor(tmp_path):
+    save_checkpoint(tmp_path, 1, {"w": torch.ones(1)}, {"scale": nn.Parameter(torch.ones(2))})
+    assert not checkpoint.load(tmp_path).state["scale"].requires_grad
+
+
 def test_weights_come_back_bit_for_bit_with_their_types(tmp_path):
     tied = torch.randn(2, 2)
     weights = {
@@ -212,6 +217,13 @@ def test_a_file_larger_than_the_memory_is_refused_also_with_its_manifest(
     with pytest.raises(CheckpointError, match=words) as raised:
         checkpoint.load(tmp_path)
     assert not isinstance(raised.value, DamagedCheckpoint)  # it is good; no other step is named
+
+
+def test_a_file_exactly_as_large_as_the_memory_is_read(tmp_path, monkeypatch):
+    folder = save(tmp_path, 1)
+    sizes = [(folder / name).stat().st_size for name in ("weights.safetensors", "state.pt")]
+    monkeypatch.setattr(checkpoint, "memory_of_machine", lambda: max(sizes))
+    assert checkpoint.load(tmp_path).step == 1
 
 
 class Intruder:
