@@ -15,8 +15,9 @@ from flatnce.mi import (
     critic_for,
     perceptron,
 )
-from flatnce.mi.bounds import flo, tuba
+from flatnce.mi.bounds import flo, infonce, tuba
 from flatnce.mi.critics import gaussian_critic, whitening
+from flatnce.mi.fitting import calibrated
 
 KINDS = ("dot", "cosine", "joint")
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -186,3 +187,50 @@ def test_columns_that_depend_on_each_other_and_constant_ones_are_borne():
     x, y = exact(200, (0.8,))
     found = gap((np.concatenate([x, 2 * x, 0 * x], axis=1), y), (0.8,), plain=(x, y))
     np.testing.assert_allclose(found, found[0, 0], atol=1e-3)
+
+
+def one_hot(codes, values):
+    """A column per value, as normal scores of ranks spread it: two numbers each."""
+    held = codes[:, None] == np.arange(values)
+    share = held.mean(axis=0)
+    return np.where(held, 1.4, -share) * np.linspace(0.7, 1.3, values)
+
+
+def start_information(x, y, train=0.8):
+    """InfoNCE of the Gaussian start on new rows, at its own scale and at the best one."""
+    part = len(x) // 2
+    first = int(train * part)
+    tables = single((x[:first], y[:first])), single((x[first:part], y[first:part]))
+    critic = gaussian_critic(*tables, hidden=(8,), features=4)
+    with torch.no_grad():
+        scores = critic(*(torch.from_numpy(side) for side in single((x[part:], y[part:]))))
+    own = float(infonce(scores.double()))
+    return own, calibrated(scores.double(), 1.0)[1]
+
+
+@pytest.mark.parametrize("values, truth", [(2, 0.270), (4, 0.799), (6, 1.128), (10, 1.550)])
+def test_the_columns_of_a_category_give_a_start_that_holds_its_information(values, truth):
+    random = np.random.default_rng(values)
+    code = random.integers(0, values, 4000)
+    changed = random.uniform(size=4000) > 0.85
+    other = np.where(changed, (code + random.integers(1, values, 4000)) % values, code)
+    own, best = start_information(one_hot(code, values), one_hot(other, values))
+    assert abs(best - truth) < 0.1 and own > best - 0.03
+
+
+def test_values_that_a_few_rows_have_do_not_break_the_start():
+    # Twelve values in two of 4,000 rows each: some occur in one part of the rows only.
+    random = np.random.default_rng(0)
+    shares = np.array([1988, 1988, *[2] * 12]) / 4000
+    code = random.choice(14, 4000, p=shares)
+    other = np.where(random.uniform(size=4000) < 0.9, code, random.choice(14, 4000, p=shares))
+    own, best = start_information(one_hot(code, 14), one_hot(other, 14))
+    assert abs(best - 0.52) < 0.06 and own > best - 0.03
+
+
+def test_a_category_among_numbers_leaves_their_correlation():
+    random = np.random.default_rng(0)
+    code, (x, noise) = random.integers(0, 5, 4000), random.normal(size=(2, 4000, 1))
+    y = 0.8 * x + 0.6 * noise
+    _, best = start_information(np.hstack((one_hot(code, 5), x)), y)
+    assert abs(best + math.log(0.6)) < 0.05

@@ -4,6 +4,7 @@ import json
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -45,6 +46,39 @@ def test_independent_columns_are_not_found_dependent(seed):
     x, y = random.normal(size=(2, 300, 2))
     found = mi.estimate(x, y, seed=seed, **QUICK)
     assert found.lower == 0 and found.p_value > 0.05 and found.nats < 0.1
+
+
+def words(codes):
+    return pd.DataFrame({"word": np.array(list("abcdefghijklmnopqrst"))[codes]})
+
+
+def channel(shares, kept, n, seed=0):
+    """Two categories: y is x with a probability, else another draw."""
+    random = np.random.default_rng(seed)
+    x, new = random.choice(len(shares), p=shares, size=(2, n))
+    return x, np.where(random.uniform(size=n) < kept, x, new)
+
+
+def test_the_limit_of_two_categories_is_near_what_there_is():
+    x, y = (mi.encode(words(code)) for code in channel(np.full(6, 1 / 6), 0.82, 3000))
+    found = mi.estimate(x, y, steps=100, baselines=False)
+    assert 1.0 < found.lower < 1.128 and found.p_value < 0.001 and not found.flags
+    assert abs(found.best.nats - 1.128) < 0.05
+
+
+def test_values_of_a_category_that_only_some_parts_hold_leave_the_limit():
+    x, y = channel(np.array([0.5, 0.48, *[0.002] * 10]), 0.9, 1000, seed=3)
+    found = mi.estimate(mi.encode(words(x)), mi.encode(words(y)), steps=100, baselines=False)
+    assert found.lower > 0.4 and found.p_value < 0.001
+
+
+def test_several_categories_on_both_sides_are_not_taken_for_normal_columns():
+    pairs = [channel(np.full(count, 1 / count), 0.6, 1000, seed=count) for count in (4, 5)]
+    sides = zip(*pairs, strict=True)
+    x, y = (np.hstack([mi.encode(words(code)) for code in side]) for side in sides)
+    found = mi.estimate(x, y, steps=100)
+    assert found.best.method != "gaussian-copula" and abs(found.best.nats - 0.985) < 0.1
+    assert 0.7 < found.lower < 0.985
 
 
 # --- Methods -------------------------------------------------------------------------------------

@@ -113,6 +113,8 @@ class Side:
     @cached_property
     def normal(self) -> bool:
         """Whether the principal components of normal scores are about normal (kurtosis)."""
+        if sum(len(np.unique(column)) == 2 for column in self.table.T) > 1:
+            return False  # columns of a category
         axes = np.linalg.svd(self.scores, full_matrices=False)[0][:, :5]
         excess = (axes**4).mean(axis=0) / (axes**2).mean(axis=0) ** 2 - 3
         return abs(float(excess.mean())) < max(4 * (24 / axes.size) ** 0.5, 0.35)

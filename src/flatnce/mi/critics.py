@@ -16,6 +16,7 @@ from torch.func import functional_call, stack_module_state, vmap
 from torch.nn.functional import normalize
 from torch.utils.checkpoint import checkpoint
 
+from flatnce.core.diagnostics import best_scale
 from flatnce.messages import check_at_least, check_choice
 from flatnce.mi.bounds import BLOCK_ENTRIES, ScoreBlocks
 
@@ -398,12 +399,17 @@ def gaussian_critic(
         hidden: Widths of the perceptrons.
         features: Width of their features.
     """
-    maps = [_standardisation(table.astype(np.float64)) for table in train]
+    used = [_start_columns(*tables) for tables in zip(train, validation, strict=True)]
+    maps = [
+        _standardisation(table.astype(np.float64), centred=not own.all())
+        for table, own in zip(train, used, strict=True)
+    ]
     first, others = (
         [(table - centre) / size for table, (centre, size) in zip(tables, maps, strict=True)]
         for tables in (train, validation)
     )
-    whitened = [whitening(table) for table in first]
+    first = [table * own for table, own in zip(first, used, strict=True)]
+    whitened = [whitening(table) * own[:, None] for table, own in zip(first, used, strict=True)]
     cross = (first[0] @ whitened[0]).T @ (first[1] @ whitened[1]) / len(first[0])
     left, _, right = np.linalg.svd(cross, full_matrices=False)
     directions = [whitened[0] @ left, whitened[1] @ right.T]
@@ -422,14 +428,51 @@ def gaussian_critic(
         weights = (side * product, side * square, centre, size)
         start = [torch.from_numpy(each).float() for each in weights]
         towers.append(GaussianTower(start, hidden, features, leads=number == 0))
-    return SeparableCritic(*towers)
+    critic = SeparableCritic(*towers)
+    if not all(own.all() for own in used):
+        _calibrate(critic, validation)
+    return critic
 
 
-def _standardisation(table: NDArray[np.float64]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Centre and size of the columns; columns that are about standard are left unchanged."""
+@torch.no_grad()
+def _calibrate(critic: SeparableCritic, tables: tuple[NDArray[Any], NDArray[Any]]) -> None:
+    """Scale the start to these rows: of categories, correlations give too large scores."""
+    scores = critic(*(torch.from_numpy(table[:1024]).float() for table in tables)).double()
+    scale = best_scale(scores - scores.mean(dim=1, keepdim=True), 1.0, limits=(1e-4, 1.0))
+    for name, weight in critic.named_parameters():
+        if name.endswith(("linear", "quadratic")):
+            weight.mul_(scale**0.5)
+
+
+def _start_columns(table: NDArray[Any], others: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which columns canonical directions are made of.
+
+    The columns of a category determine that of its most common value: a sum of all of them is a
+    direction in which rows do not differ, and what rounding leaves of it would have a large
+    weight. Beside such a column, a value of fewer than five other rows has no weight either.
+    """
+    high = table.max(axis=0)
+    binary = ((table == table.min(axis=0)) | (table == high)).all(axis=0)
+    if not binary.any() or table.shape[1] >= len(table):
+        return np.ones_like(binary)
+    order = np.argsort((table == high).sum(axis=0))
+    centred = (table - table.mean(axis=0, dtype=np.float64))[:, order]
+    triangle = np.asarray(np.linalg.qr(centred.T @ centred, mode="r"))
+    size = np.linalg.norm(triangle, axis=0)
+    determined = np.zeros_like(binary)
+    determined[order] = (size > 0) & (np.abs(triangle.diagonal()) < 1e-10 * size)
+    determined &= binary
+    common = (others != np.median(table, axis=0)).sum(axis=0) >= 5
+    return ~determined & (common | ~determined.any())
+
+
+def _standardisation(
+    table: NDArray[np.float64], *, centred: bool
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Centre and size of the columns; those that are about standard are at most centred."""
     centre, size = table.mean(axis=0), table.std(axis=0)
     if (np.abs(centre) < 0.2).all() and (size < 2).all():
-        return np.zeros_like(centre), np.ones_like(size)
+        return centre * centred, np.ones_like(size)
     return centre, np.where(size > 0, size, 1.0)
 
 
