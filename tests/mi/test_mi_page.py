@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from estimates import ESTIMATE, NAN
-from flatnce.mi import Pairwise, Study
+from flatnce.mi import Flag, Pairwise, Study
 from flatnce.mi.page import mi_page, study_page
 
 ENVIRONMENT = {
@@ -106,6 +106,14 @@ def test_a_classical_method_has_a_page_too(tmp_path):
     assert "No lower limit comes with this method." in words and "None was raised." in words
     below = words.partition("What it means")[2]
     assert "overfitting" not in below and not re.search(r"\bnan\b", below)
+
+
+def test_a_refused_estimate_has_no_certified_read_out_and_no_bound(tmp_path):
+    flags = (Flag("dependent", "Nearby rows are alike."),)
+    words = words_of(page_of(tmp_path, replace(ESTIMATE, flags=flags, lower=0.0, p_value=NAN)))
+    table = words.partition("All read-outs")[2].partition("Training")[0]
+    assert "infonce 4.840 0.050 no" in table and "None of them is a bound here" in table
+    assert "(certified)" not in table and " yes " not in table and "lower limit" not in table
 
 
 @pytest.mark.parametrize("header", [("lag",), ("column",)])

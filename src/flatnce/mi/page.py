@@ -171,11 +171,12 @@ def _meaning(estimate: Estimate, shown: Mapping[str, Any]) -> list[Paragraph]:
 
 
 def _read_outs(estimate: Estimate, shown: Mapping[str, Any]) -> Section | None:
-    rows = []
+    rows, independent = [], not estimate.flagged("dependent")
     for name, one in shown["readouts"].items():
-        title = f"{name} (certified)" if name == shown["readout"] else name
+        title = f"{name} (certified)" if name == shown["readout"] and independent else name
         numbers = [_number(one[key]) for key in ("value", "standard_error")]
-        rows.append((title, *numbers, "yes" if one["is_bound"] else "no", one["note"]))
+        bound = "yes" if one["is_bound"] and independent else "no"
+        rows.append((title, *numbers, bound, one["note"]))
     for name, value in estimate.baselines.items():
         remark = estimate.baseline_remark(value) or "baseline, no net"
         rows.append((name, _number(shown["baselines"][name]), "", "no", remark))
@@ -183,7 +184,8 @@ def _read_outs(estimate: Estimate, shown: Mapping[str, Any]) -> Section | None:
         return None
     header = ["Read-out", shown["unit"], "Standard error", "Lower bound?", "Note"]
     table = Table(f"Read-outs in {shown['unit']}", header, rows, remarks=True)
-    return Section("All read-outs", [Paragraph(TEXTS["read_outs"])], table=table)
+    said = TEXTS["read_outs" if independent else "refused"]
+    return Section("All read-outs", [Paragraph(said)], table=table)
 
 
 def _training(shown: Mapping[str, Any]) -> Section | None:
