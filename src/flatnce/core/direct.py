@@ -284,12 +284,12 @@ def _scores(rows: PlainRows, left: Tensor, right: Tensor, bias: Tensor | None = 
     return torch.addmm(left[:, :1], left, right.T, beta=0, alpha=beta)
 
 
-def _pool(scores: Tensor, dim: int) -> tuple[Tensor, ...]:
+def _pool(scores: Tensor) -> tuple[Tensor, ...]:
     """Weights of the negatives, written over their scores; log-sum-exp, root and maximum."""
-    top = scores.amax(dim=dim)
-    weights = torch.softmax(scores, dim, out=scores if scores.device.type == "cpu" else None)
-    lse = top - weights.amax(dim=dim).log_()
-    return weights, lse, torch.linalg.vector_norm(weights, dim=dim), top
+    top = scores.amax(dim=1)
+    weights = torch.softmax(scores, 1, out=scores if scores.device.type == "cpu" else None)
+    lse = top - weights.amax(dim=1).log_()
+    return weights, lse, torch.linalg.vector_norm(weights, dim=1), top
 
 
 def _mean_loss(rows: PlainRows, *weights: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -327,29 +327,6 @@ def _expected(rows: PlainRows, weights: tuple[Tensor, ...]) -> Tensor:
     return torch.linalg.vecdot(mean_key, rows.unit) * rows.beta
 
 
-def _pool_views(rows: PlainRows) -> Tensor:
-    """Set the statistics of all rows against all, without themselves and their positives."""
-    b = rows.unit.shape[0] // 2
-    scores = _scores(rows, rows.unit, rows.unit)
-    rows.positive = scores.diagonal(b).clone()
-    scores.view(2, b, 2, b).diagonal(dim1=1, dim2=3).fill_(-torch.inf)
-    weights, rows.negative, rows.root, rows.top = _pool(scores, 1)
-    return weights
-
-
-def _pool_towers(rows: PlainRows) -> tuple[Tensor, Tensor]:
-    """Set the statistics of left rows against right ones, and of right rows against left ones."""
-    scores = _scores(rows, *rows.unit.chunk(2))
-    partner = scores.diagonal()
-    rows.positive = partner.clone()
-    partner.fill_(-torch.inf)
-    back, *of_back = _pool(scores.T.contiguous(), 1)
-    forth, *of_forth = _pool(scores, 1)
-    both = zip(of_forth, of_back, strict=True)
-    rows.negative, rows.root, rows.top = (torch.cat(parts) for parts in both)
-    return forth, back
-
-
 def _add_positives(rows: PlainRows, gradient: Tensor, each: Tensor | None, times: float) -> None:
     """Add the rows' positives to their gradient, times a number for all or for each pair."""
     partner = rows.unit.roll(rows.positive.shape[0], 0)
@@ -363,41 +340,45 @@ def _add_positives(rows: PlainRows, gradient: Tensor, each: Tensor | None, times
 
 
 def _views_loss(rows: PlainRows, gradient: bool) -> tuple[Tensor, Tensor | None]:
-    weights = _pool_views(rows)
+    """All rows against all, without themselves and their positives; rows are both sides."""
+    b = rows.unit.shape[0] // 2
+    scores = _scores(rows, rows.unit, rows.unit)
+    rows.positive = scores.diagonal(b).clone()
+    scores.view(2, b, 2, b).diagonal(dim1=1, dim2=3).fill_(-torch.inf)
+    weights, rows.negative, rows.root, rows.top = _pool(scores)
     loss, gain = _mean_loss(rows, weights)
     if not gradient:
         return loss, None
     if gain is not None:
         weights.mul_(gain.view(-1, 1))
-    return loss, _views_gradient(rows, weights)
-
-
-def _views_gradient(rows: PlainRows, weights: Tensor) -> Tensor:
-    """Gradient of the unit rows from the loss's derivative by each score; rows are both sides."""
     by, scale = _scaled(rows, rows.unit)
     found = torch.addmm(by, weights, by, beta=0, alpha=scale)
-    return found.addmm_(weights.T, by, alpha=scale)
+    return loss, found.addmm_(weights.T, by, alpha=scale)
 
 
 def _towers_loss(rows: PlainRows, gradient: bool) -> tuple[Tensor, Tensor | None]:
-    forth, back = _pool_towers(rows)
+    """Left rows against right ones, and right rows against left ones."""
+    scores = _scores(rows, *rows.unit.chunk(2))
+    partner = scores.diagonal()
+    rows.positive = partner.clone()
+    partner.fill_(-torch.inf)
+    back, *of_back = _pool(scores.T.contiguous())
+    forth, *of_forth = _pool(scores)
+    both = zip(of_forth, of_back, strict=True)
+    rows.negative, rows.root, rows.top = (torch.cat(parts) for parts in both)
     loss, gain = _mean_loss(rows, forth, back)
     if not gradient:
         return loss, None
     if gain is not None:
         forth, back = forth.mul_(gain[0, :, None]), back.mul_(gain[1, :, None])
-    return loss, _towers_gradient(rows, back.T.contiguous().add_(forth))
-
-
-def _towers_gradient(rows: PlainRows, weights: Tensor) -> Tensor:
-    """Gradient of the unit rows from the loss's derivative by each score of left and right."""
+    weights = back.T.contiguous().add_(forth)  # the derivative by each score of left and right
     by, scale = _scaled(rows, rows.unit)
     left, right = by.chunk(2)
     found = torch.empty_like(rows.unit)
     to_left, to_right = found.chunk(2)
     to_left.addmm_(weights, right, beta=0, alpha=scale)
     to_right.addmm_(weights.T, left, beta=0, alpha=scale)
-    return found
+    return loss, found
 
 
 def _queue_loss(
@@ -416,7 +397,7 @@ def _queue_loss(
         partner.fill_(-torch.inf)
     else:
         rows.positive = torch.linalg.vecdot(left, right).mul_(rows.beta)
-    weights, rows.negative, rows.root, rows.top = _pool(scores, 1)
+    weights, rows.negative, rows.root, rows.top = _pool(scores)
     loss, gain = _mean_loss(rows)
     if not gradient:
         return loss, None

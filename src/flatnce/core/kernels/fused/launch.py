@@ -33,8 +33,10 @@ class Tiles:
 
     def held(self, width: int, masked: bool = False) -> int:
         """Elements in fast memory, at most: rows that stay, rows that pass, and weights."""
-        stay = self.rows if width == self.chunk else self.stages * self.rows
-        weights = self.rows * self.columns * (2 if masked else 1)  # then scores, of four bytes
+        held = width == self.chunk
+        stay = self.rows if held else self.stages * self.rows
+        # Beside rows that are held, a mask takes the scores through memory, at four bytes each.
+        weights = self.rows * self.columns * (2 if masked and held else 1)
         return self.chunk * (stay + self.stages * self.columns) + weights + 1024
 
     def together(self, like: Tensor) -> int:

@@ -21,36 +21,23 @@ def range_kernel(groups, ranges, size, SPAN: tl.constexpr):
 
 
 @kernel
-def largest_of(values, size, found, BLOCK: tl.constexpr):
-    """The largest size of a number, or what was found before."""
-    for start in range(0, size, BLOCK):
-        place = start + tl.arange(0, BLOCK)
-        found = tl.maximum(found, tl.abs(tl.load(values + place, mask=place < size, other=0.0)))
-    return found
-
-
-@kernel
-def ends_of(values, size, low, high, BLOCK: tl.constexpr):
-    """The lowest and the highest number, or what was found before."""
-    for start in range(0, size, BLOCK):
-        place = start + tl.arange(0, BLOCK)
-        found = tl.load(values + place, mask=place < size, other=-3e38)
-        high = tl.maximum(high, found)
-        # Rows without scores hold very low numbers; they do not widen the spread.
-        low = tl.minimum(low, tl.where(found < -1e30, 3e38, found))
-    return low, high
-
-
-@kernel
 def bounds_kernel(gradients, lengths, lses, sizes, out, BLOCK: tl.constexpr, HEAVY: tl.constexpr):
     """Largest log-sum-exp, the spread of these, and the lift; one program, no waiting."""
     found = tl.zeros((BLOCK,), tl.float32)
     for i in tl.static_range(len(gradients)):
-        found = largest_of(gradients[i], lengths[i], found, BLOCK)
+        for start in range(0, lengths[i], BLOCK):
+            place = start + tl.arange(0, BLOCK)
+            value = tl.load(gradients[i] + place, mask=place < lengths[i], other=0.0)
+            found = tl.maximum(found, tl.abs(value))
     low = tl.full((BLOCK,), 3e38, tl.float32)
     high = tl.full((BLOCK,), -3e38, tl.float32)
     for i in tl.static_range(len(lses)):
-        low, high = ends_of(lses[i], sizes[i], low, high, BLOCK)
+        for start in range(0, sizes[i], BLOCK):
+            place = start + tl.arange(0, BLOCK)
+            value = tl.load(lses[i] + place, mask=place < sizes[i], other=-3e38)
+            high = tl.maximum(high, value)
+            # Rows without scores hold very low numbers; they do not widen the spread.
+            low = tl.minimum(low, tl.where(value < -1e30, 3e38, value))
     highest = tl.max(high)
     lift = LIFT / tl.maximum(tl.max(found), 1e-30)
     if HEAVY:  # then a weight is up to eight times the largest gradient
