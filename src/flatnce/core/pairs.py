@@ -39,6 +39,7 @@ __all__ = [
     "Form",
     "KeyQueue",
     "Pairs",
+    "check_integers",
     "labelled",
     "multi_view",
     "own_view",
@@ -470,13 +471,7 @@ class Arguments:
 
     def integers(self, name: str, values: Tensor, b: int) -> Int[Tensor, " b"]:
         """One integer per sample, none of them reserved."""
-        if not isinstance(values, Tensor):
-            raise ValueError(f"{name} is a {type(values).__name__}; pass a torch.Tensor")
-        if values.shape != (b,) or values.is_floating_point() or values.dtype == torch.bool:
-            raise ValueError(
-                f"{name} has shape {tuple(values.shape)} and dtype {values.dtype}; pass one "
-                f"integer per sample, shape ({b},)"
-            )
+        check_integers(name, values, b)
         values = values.to(torch.long)
         reserved = (values >= EXCLUDED) & (values <= LAST_RESERVED)
         if not faults.can_raise_now(values):
@@ -575,6 +570,18 @@ def check_embeddings(name: str, z: Tensor, ndim: int = 2) -> None:
     if z.ndim != ndim or 0 in z.shape:
         expected = "(batch, width)" if ndim == 2 else "(batch, negatives, width)"
         raise ValueError(f"{name} has shape {tuple(z.shape)}; it must be {expected}, not empty")
+
+
+def check_integers(name: str, values: Tensor, n: int) -> None:
+    """Refuse what is not one integer per sample."""
+    if not isinstance(values, Tensor):
+        raise ValueError(f"{name} is a {type(values).__name__}; pass a torch.Tensor")
+    broken = values.is_floating_point() or values.is_complex() or values.dtype == torch.bool
+    if values.shape != (n,) or broken:
+        raise ValueError(
+            f"{name} has shape {tuple(values.shape)} and dtype {values.dtype}; pass one integer "
+            f"per sample, shape ({n},)"
+        )
 
 
 def operands_for(dtype: torch.dtype, normalize: bool) -> torch.dtype:

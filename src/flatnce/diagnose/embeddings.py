@@ -17,7 +17,7 @@ from flatnce.core.contrast import contrast_of, importance_weights
 from flatnce.core.diagnostics import Monitor, Snapshot, temperature_for_ess
 from flatnce.core.diagnostics.geometry import mean_potential, rank_of_gram
 from flatnce.core.diagnostics.verdict import verdicts_on
-from flatnce.core.pairs import Pairs, two_tower, two_view
+from flatnce.core.pairs import Pairs, check_integers, two_tower, two_view
 from flatnce.diagnose.findings import Diagnosis, Finding, finding, in_order, not_known
 from flatnce.diagnose.rules import findings_on
 from flatnce.environment import memory_of_machine
@@ -236,12 +236,7 @@ def _check_rows(z1: Tensor, z2: Tensor) -> None:
 
 def _integers(name: str, given: Any, z1: Tensor) -> Tensor:
     values = _tensor_of(name, given)
-    kinds = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-    if values.shape != (len(z1),) or values.dtype not in kinds:
-        raise ValueError(
-            f"{name} has shape {tuple(values.shape)} and dtype {values.dtype}; pass one "
-            f"integer per sample, shape ({len(z1)},)"
-        )
+    check_integers(name, values, len(z1))
     return values.to(z1.device).long()
 
 

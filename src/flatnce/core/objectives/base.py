@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Literal, TypeAlias, TypedDict
+from typing import Any, ClassVar, Literal, TypeAlias, TypedDict, cast
 
 import torch
 from jaxtyping import Float
@@ -27,6 +27,7 @@ from flatnce.core.pairs import (
     Form,
     KeyQueue,
     Pairs,
+    check_integers,
     labelled,
     multi_view,
     own_view,
@@ -201,18 +202,12 @@ def _labels_refused() -> ValueError:
 
 def _labelled(batch: Batch) -> Pairs:
     """The pairs of all views, each row with its sample's label."""
-    views, labels = batch.views, batch.labels
+    views, labels = batch.views, cast(Tensor, batch.labels)
     if batch.queue is not None or batch.ids is not None:
         raise _labels_refused()
     for place, view in enumerate(views[1:], start=2):
         Arguments(batch.normalize, batch.gather).same_batch(f"z{place}", view, "z1", views[0])
-    if not isinstance(labels, Tensor):
-        raise ValueError(f"labels is a {type(labels).__name__}; pass a torch.Tensor")
-    if labels.shape != views[0].shape[:1]:
-        raise ValueError(
-            f"labels has shape {tuple(labels.shape)} and dtype {labels.dtype}; pass one "
-            f"integer per sample, shape ({views[0].shape[0]},)"
-        )
+    check_integers("labels", labels, len(views[0]))
     batch = _repeated_over_views(batch)
     z, repeated = torch.cat(views), labels.repeat(len(views))
     return labelled(z, repeated, form=batch.form or "out", **batch.options)

@@ -100,12 +100,6 @@ def is_described(folder: Path) -> bool:
         return False
 
 
-def _is_export(folder: Path) -> bool:
-    """Whether a folder holds an export and nothing else."""
-    files = {CARD, CONFIG, WEIGHTS, ONNX_MODEL, f"{ONNX_MODEL}.data"}
-    return {entry.name for entry in folder.iterdir()} <= files and is_described(folder)
-
-
 def file_record(path: Path) -> dict[str, Any]:
     """Name, size and checksum of a file."""
     with path.open("rb") as file:
@@ -119,8 +113,10 @@ def check_room(out: Path, replace: bool) -> None:
         return
     if not out.is_dir():
         raise ValueError(f"out={str(out)!r} is a file; name a folder for the export")
-    if any(out.iterdir()):
-        check_replaceable(f"out={str(out)!r}", "an export", _is_export(out), replace)
+    if names := {entry.name for entry in out.iterdir()}:
+        files = {CARD, CONFIG, WEIGHTS, ONNX_MODEL, f"{ONNX_MODEL}.data"}
+        ours = names <= files and is_described(out)
+        check_replaceable(f"out={str(out)!r}", "an export", ours, replace)
 
 
 @contextmanager

@@ -342,16 +342,7 @@ def launch_weights(
     out = x.new_empty((height, 64 * triton.cdiv(length, 64)))
     first, options = _launch(inputs.scores, tiles)
     weight_kernel[(triton.cdiv(height, tiles.rows), triton.cdiv(length, tiles.columns))](
-        *first,
-        *inputs.weights(),
-        inputs.bounds,
-        out,
-        rows[0],
-        columns[0],
-        rows[1],
-        columns[1],
-        out.stride(0),
-        **options,
+        *first, *inputs.weights(), inputs.bounds, out, *rows, *columns, out.stride(0), **options
     )
     return out[:, :length]
 

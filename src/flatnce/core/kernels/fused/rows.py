@@ -66,9 +66,7 @@ def fault_kernel(
     PADDED: tl.constexpr,
 ):
     """Whether any norm, score or row is bad: not finite, of zero length, without negatives."""
-    broken = tl.zeros((BLOCK,), tl.int32)
-    zero = tl.zeros((BLOCK,), tl.int32)
-    alone = tl.zeros((BLOCK,), tl.int32)
+    broken, zero, alone = (tl.zeros((BLOCK,), tl.int32),) * 3
     for start in range(0, rows, BLOCK):
         place = start + tl.arange(0, BLOCK)
         norm = tl.load(norms + place, mask=place < rows, other=1.0)
@@ -111,9 +109,7 @@ def rows_kernel(
     """Row i of both sides: its norm, its operand if asked, and the positive score of the pair."""
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = rows < b
-    first = tl.zeros((BLOCK,), tl.float32)
-    second = tl.zeros((BLOCK,), tl.float32)
-    product = tl.zeros((BLOCK,), tl.float32)
+    first, second, product = (tl.zeros((BLOCK,), tl.float32),) * 3
     for start in tl.static_range(0, WIDTH, CHUNK):
         dims = start + tl.arange(0, CHUNK)
         inside = there[:, None] & (dims < D)[None, :]

@@ -154,11 +154,7 @@ def scan_kernel(
     if WIDTH == CHUNK:
         held = x.load([block * ROWS, 0])
     top = tl.full((ROWS,), FLOOR, tl.float32)
-    total = tl.zeros((ROWS,), tl.float32)
-    square = tl.zeros((ROWS,), tl.float32)
-    missing = tl.zeros((ROWS,), tl.float32)
-    moment = tl.zeros((ROWS,), tl.float32)
-    linear = tl.zeros((ROWS,), tl.float32)
+    total, square, missing, linear, moment = (tl.zeros((ROWS,), tl.float32),) * 5
     if key_mean is not None:
         sums = tl.zeros((ROWS, CHUNK), tl.float32)
     first = part * turns * COLUMNS
@@ -229,11 +225,7 @@ def merge_kernel(
     if key_mean is not None:
         sums = tl.zeros((BLOCK, WIDTH), tl.float32)
     top = tl.full((BLOCK,), FLOOR, tl.float32)
-    total = tl.zeros((BLOCK,), tl.float32)
-    square = tl.zeros((BLOCK,), tl.float32)
-    number = tl.zeros((BLOCK,), tl.float32)
-    moment = tl.zeros((BLOCK,), tl.float32)
-    linear = tl.zeros((BLOCK,), tl.float32)
+    total, square, number, linear, moment = (tl.zeros((BLOCK,), tl.float32),) * 5
     for part in range(parts):
         place = part * n + rows
         new = tl.load(tops + place, mask=there, other=FLOOR)
