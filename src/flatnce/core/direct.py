@@ -8,6 +8,7 @@ softmax per direction. Second derivatives are those of the dense definition.
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -90,32 +91,29 @@ def without_autocast(like: Tensor) -> AbstractContextManager[Any]:
     return torch.autocast(device, enabled=False) if on else nullcontext()
 
 
+@dataclass(eq=False, repr=False)
 class PlainRows:
     """Row statistics of one plain batch, or of several stacked along a first axis.
 
     Nothing here has a history, and nothing is computed before it is read.
     """
 
-    positive: Tensor  # score of each pair; rows repeat them as often as needed
-    negative: Tensor  # log-sum-exp of the negatives' scores
-    root: Tensor  # square root of the sum of the squared weights of the negatives
-    top: Tensor  # the largest negative score
-    unit: Tensor  # the rows that were multiplied, first those of the first argument
-    norms: Tensor | None  # of the raw rows; None where rows are not normalised
-    bias: Tensor | None  # 0 for each key of a queue, -inf for an empty slot
-    scaled: Tensor | None  # the rows times a beta that is a tensor, within a forward pass
-    gain: Tensor | None  # factor of each row's gradient, within a forward pass
-    learned: bool  # whether the slope is wanted
-    slope: Tensor | None  # mean derivative of InfoNCE by beta
-    found: Tensor | None  # fault flags of a controller or a queue
-
-    def __init__(
-        self, closed_form: ClosedForm, beta: float | Tensor, others: int, checked: bool
-    ) -> None:
-        self.closed_form, self.beta = closed_form, beta
-        self.others, self.checked = others, checked
-        self.norms = self.bias = self.scaled = self.gain = self.slope = self.found = None
-        self.learned = False
+    closed_form: ClosedForm
+    beta: float | Tensor
+    others: int  # negatives of each row, without a queue's
+    checked: bool  # whether faults are raised at once
+    positive: Tensor = field(init=False)  # score of each pair; rows repeat them as often as needed
+    negative: Tensor = field(init=False)  # log-sum-exp of the negatives' scores
+    root: Tensor = field(init=False)  # root of the sum of the squared weights of the negatives
+    top: Tensor = field(init=False)  # the largest negative score
+    unit: Tensor = field(init=False)  # the rows multiplied, first those of the first argument
+    norms: Tensor | None = None  # of the raw rows; None where rows are not normalised
+    bias: Tensor | None = None  # 0 for each key of a queue, -inf for an empty slot
+    scaled: Tensor | None = None  # the rows times a beta that is a tensor, within a forward pass
+    gain: Tensor | None = None  # factor of each row's gradient, within a forward pass
+    learned: bool = False  # whether the slope is wanted
+    slope: Tensor | None = None  # mean derivative of InfoNCE by beta
+    found: Tensor | None = None  # fault flags of a controller or a queue
 
     def fields(self) -> dict[str, Tensor]:
         """The tensors that the statistics are computed from, by name; without the rows."""

@@ -14,10 +14,7 @@ from flatnce.messages import html_card
 from flatnce.toml_files import read_toml
 
 __all__ = [
-    "IDLE_SHARE",
     "NEEDED",
-    "RULES",
-    "SATURATED_GAIN",
     "has_evidence",
     "negatives_of",
     "remedies_of",

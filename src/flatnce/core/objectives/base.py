@@ -381,18 +381,8 @@ class Objective(nn.Module, ABC):
             negatives: Hard negatives, (h, d) shared or (b, h, d) each sample's own.
         """
         views = (z1, *more) if z2 is None else (z1, z2, *more)
-        batch = Batch(
-            views,
-            labels,
-            ids,
-            false_negatives,
-            negatives,
-            self.normalize,
-            self.gather,
-            self.form,
-            self.queue,
-            self.in_batch,
-        )
+        options = (self.normalize, self.gather, self.form, self.queue, self.in_batch)
+        batch = Batch(views, labels, ids, false_negatives, negatives, *options)
         closed = self.closed_form if _are_unchanged(self, self._of_closed_form) else None
         if closed is not None and self.kernel == "auto" and ids is None and self.power == 1:
             loss = self._closed_loss(batch, closed)

@@ -476,18 +476,13 @@ def export(
         out = source.run.directory / "exports" / f"{source.name}{at}-{to}"
     place = Path(out)
     with new_folder(place, replace) as folder:
-        _write(source, to, folder, place.resolve().name)
+        config = _config(source, to, FORMS[to].write(source, folder))
+        write_config(folder, config)  # before the check: timm and load_exported read it
+        config[MARK]["check"] = check = _check(source, to, folder)
+        write_config(folder, config)
+        text = card(source, to, place.resolve().name, describe_check(check))
+        (folder / CARD).write_text(text, encoding="utf-8")
     return place
-
-
-def _write(source: Source, to: str, folder: Path, name: str) -> None:
-    """Fill a folder: weights or graph, config, the check, the card."""
-    config = _config(source, to, FORMS[to].write(source, folder))
-    write_config(folder, config)  # before the check: timm and load_exported read it
-    config[MARK]["check"] = check = _check(source, to, folder)
-    write_config(folder, config)
-    text = card(source, to, name, describe_check(check))
-    (folder / CARD).write_text(text, encoding="utf-8")
 
 
 def _config(source: Source, to: str, written: dict[str, Any]) -> dict[str, Any]:

@@ -44,7 +44,6 @@ __all__ = [
     "plan_sweep",
     "read_sweep",
     "sweep",
-    "sweep_states",
     "varied",
 ]
 
