@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ LEAST_TORCH = "2.11"
 COMPILERS = ("c++", "g++", "clang++", "cl")
 TRITON = ("triton", "pytorch-triton", "triton-windows")
 DEVICES, PCI = Path("/dev"), Path("/sys/bus/pci/devices")
+
+_finding = partial(finding, within="installation")
 
 
 def examine_installation() -> Diagnosis:
@@ -45,10 +48,6 @@ def _release(version: str) -> tuple[int, ...]:
     """The numbers of a version, for comparison."""
     found = re.match(r"\d+(?:\.\d+)*", version)
     return tuple(int(part) for part in found.group().split(".")) if found else ()
-
-
-def _finding(kind: str, **values: Any) -> Finding:
-    return finding(kind, within="installation", **values)
 
 
 def _torch() -> tuple[Any, list[Finding]]:
@@ -86,7 +85,7 @@ def _companions() -> Iterator[Finding]:
         required = re.search(r"^torch\s*\(?==\s*([\d.]+)", needs, re.MULTILINE)
         wanted = required.group(1) if required else ""
         if _release(wanted) != _release(torch)[: len(_release(wanted))]:
-            versions = {"installed": installed, "wanted": wanted, "torch": torch}
+            versions: dict[str, Any] = {"installed": installed, "wanted": wanted, "torch": torch}
             versions |= {"package": package, "release": torch.partition("+")[0]}
             yield _finding("{package} does not fit torch", **versions)
 

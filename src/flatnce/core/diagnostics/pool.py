@@ -92,7 +92,13 @@ def pool_information(
         (2.08, 2.08, 1.0)
     """
     _check(z1, z2, "z1", "z2", z1.shape[:1] == z2.shape[:1])
-    _check_calibration(*calibration)
+    _check(*calibration, "calibration[0]", "calibration[1]")
+    for side, views in enumerate(calibration):
+        if not bool(views.isfinite().all()):
+            raise ValueError(
+                f"calibration[{side}] holds NaN or infinite values, so that no scale can be "
+                "chosen on it; pass finite embeddings"
+            )
     pairs = two_tower(z1, z2, directions="left")
     trained = contrast_of(pairs, temperature)
     faults.raise_flagged(trained.faults)
@@ -119,17 +125,6 @@ def calibrated_scale(z1: Tensor, z2: Tensor, *, start: float) -> float:
     with torch.autocast(z1.device.type, enabled=False):
         left, right = (normalize(z.to(dtype), dim=1) for z in (z1[:anchors], z2))
         return best_scale(left @ right.T, min(max(start, low), high))
-
-
-def _check_calibration(first: Tensor, second: Tensor) -> None:
-    names = "calibration[0]", "calibration[1]"
-    _check(first, second, *names)
-    for name, views in zip(names, (first, second), strict=True):
-        if not bool(views.isfinite().all()):
-            raise ValueError(
-                f"{name} holds NaN or infinite values, so that no scale can be chosen on it; pass "
-                "finite embeddings"
-            )
 
 
 def _check(first: Tensor, second: Tensor, name: str, other: str, alike: bool = True) -> None:

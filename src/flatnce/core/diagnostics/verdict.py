@@ -13,13 +13,7 @@ from flatnce.core.objectives.registry import gradient_lives
 from flatnce.messages import html_card
 from flatnce.toml_files import read_toml
 
-__all__ = [
-    "NEEDED",
-    "has_evidence",
-    "negatives_of",
-    "remedies_of",
-    "verdicts_on",
-]
+__all__ = ["NEEDED", "has_evidence", "negatives_of", "remedies_of", "verdicts_on"]
 
 COLLAPSED_UNIFORMITY = -0.1
 COLLAPSED_RANK = 1.5

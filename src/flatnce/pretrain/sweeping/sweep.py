@@ -38,14 +38,7 @@ from flatnce.pretrain.training.processes import Interrupts, choose_device, is_la
 from flatnce.pretrain.training.saved import CHECKPOINTS
 from flatnce.pretrain.training.state import TrainingFailed, check_ess
 
-__all__ = [
-    "SweepReport",
-    "SweptRun",
-    "plan_sweep",
-    "read_sweep",
-    "sweep",
-    "varied",
-]
+__all__ = ["SweepReport", "SweptRun", "plan_sweep", "read_sweep", "sweep", "varied"]
 
 State = Literal["done", "failed", "stopped", "waiting"]
 
