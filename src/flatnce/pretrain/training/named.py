@@ -112,8 +112,9 @@ def _finish(outcome: loop.Outcome, evaluate: Sequence[str] | None, quiet: bool) 
         raise failure
     if not quiet:
         print_results(outcome, failure)
-    elif failure is not None:
-        warnings.warn(f"{outcome.directory} is not evaluated: {failure}", stacklevel=3)
+    if failure is not None:
+        said = f"{outcome.directory} is trained and saved, but not evaluated: {failure}"
+        warnings.warn(said, stacklevel=3)
     return outcome
 
 
