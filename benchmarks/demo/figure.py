@@ -64,8 +64,9 @@ def draw_temperatures(axes, size: int, cases: list[dict]) -> None:
     axes.set_xticks(temperatures, [f"{value:g}" for value in temperatures])
     axes.minorticks_off()
     axes.set(xlabel="temperature in training", title=f"Trained with K = {size} candidates")
-    axes.axhline(cases[0]["log_k"], color="black", linestyle=":", linewidth=1.2)
-    axes.annotate(f"log {size}: all a batch of {size} can show", (temperatures[0], cases[0]["log_k"]),
+    log_k = cases[0]["log_k"]
+    axes.axhline(log_k, color="black", linestyle=":", linewidth=1.2)
+    axes.annotate(f"log {size}: all a batch of {size} can show", (temperatures[0], log_k),
                   (0, 4), textcoords="offset points", ha="right", va="bottom")  # fmt: skip
 
 

@@ -39,8 +39,8 @@ def main() -> None:
             mean, sd = statistics.fmean(row["difference"]), statistics.stdev(row["difference"])
             both = [statistics.fmean(row[name]) for name in ("infonce", "flatnce")]
             print(
-                f"rate {rate:g}, K {candidates}, temperature {temperature:g}: InfoNCE {both[0]:.2f}, "
-                f"FlatNCE {both[1]:.2f}, difference {mean:+.3f} ± {sd:.3f}",
+                f"rate {rate:g}, K {candidates}, temperature {temperature:g}: "
+                f"InfoNCE {both[0]:.2f}, FlatNCE {both[1]:.2f}, difference {mean:+.3f} ± {sd:.3f}",
                 flush=True,
             )
     overall = {

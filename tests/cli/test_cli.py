@@ -28,7 +28,8 @@ from made_runs import write_run
 
 HELPS = ("--help", "--help-all")
 # Two seconds, torch's import included.
-TINY = "--steps 4 --every 2 --seeds 2 --candidates 4 8 --temperatures 0.2 0.05 --width 8 --pool 64".split()
+TINY = "--steps 4 --every 2 --seeds 2 --candidates 4 8 --temperatures 0.2 0.05".split()
+TINY += "--width 8 --pool 64".split()
 
 
 def python(*arguments, cwd=None):
