@@ -32,6 +32,12 @@ def _categories(rng: np.random.Generator) -> Draw:
     return x, rng.integers(0, 3, size=(100, 1)).astype(float), {}
 
 
+def _words(rng: np.random.Generator) -> Draw:
+    """Categories as a column of zeros and ones per value."""
+    x, y, said = _categories(rng)
+    return (x == np.unique(x)) * 1.0, (y == np.unique(y)) * 1.0, said
+
+
 def _series(memory: float, rows: int, **said) -> Callable[[np.random.Generator], Draw]:
     """Two series with a memory, each from its stationary law; a memory of 1 is a random walk."""
     from scipy.signal import lfilter
@@ -60,6 +66,7 @@ def _grouped(say: bool) -> Callable[[np.random.Generator], Draw]:
 KINDS: dict[str, Callable[[np.random.Generator], Draw]] = {
     "iid": _normal(100, 1),
     "categories": _categories,
+    "words": _words,
     "200 columns": _normal(120, 100),
     "AR(0.5), blocks=auto": _series(0.5, 800, blocks="auto"),
     "AR(0.9), blocks=auto": _series(0.9, 3000, blocks="auto"),
@@ -72,7 +79,7 @@ KINDS: dict[str, Callable[[np.random.Generator], Draw]] = {
     "persons": _grouped(False),
 }
 KEY = ("kind", "table")  # of a record
-LARGE = ("iid", "categories", "200 columns")  # of which more tables are asked for
+LARGE = ("iid", "categories", "words", "200 columns")  # of which more tables are asked for
 
 
 def fit(piece: tuple[str, int]) -> dict:
