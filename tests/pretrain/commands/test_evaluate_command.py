@@ -94,6 +94,14 @@ def test_another_number_of_epochs_is_in_the_name_of_the_protocol(first, capsys):
     assert "linear-short, 1 epoch" in (first / "report.html").read_text()
 
 
+def test_the_table_says_once_which_share_of_the_labels_was_left_out(capsys):
+    said = "1 % of the labels, because the smallest class has 9 samples"
+    protocol = {**EVALUATION["protocol"], "labels": {"fraction": 0.1, "left_out": said}}
+    results_table([{**EVALUATION, "name": "semi", "protocol": protocol}] * 2)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.count(f"semi on digits leaves out {said}.") == 1
+
+
 @pytest.mark.parametrize("columns", [60, 45])
 def test_a_narrow_table_of_results_names_what_it_leaves_out(columns, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(columns))

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from functools import partial
+from unittest.mock import MagicMock, Mock
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from flatnce.pretrain.evaluation import (
     DescentConfig,
     FinetuneConfig,
     Options,
+    protocols,
 )
 from flatnce.pretrain.evaluation.probe import drawn
 from flatnce.pretrain.evaluation.protocols import Bench, _usual_fractions, evaluate, plan
@@ -198,7 +200,28 @@ def test_the_settings_are_in_the_result():
 )
 def test_the_usual_shares_of_the_labels_leave_every_class_one(sizes, shares):
     labels = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
-    assert _usual_fractions(labels) == shares
+    assert _usual_fractions(labels)[0] == shares
     for share in shares:
         chosen = labels[label_fraction(labels, share, 0)]
         assert chosen.unique().tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "left_out"),
+    [
+        ((500, 60), None),
+        ((40, 12), "1 % of the labels, because the smallest class has 12 samples"),
+        ((4, 9), "1 % and 10 % of the labels, because the smallest class has 4 samples"),
+    ],
+)
+def test_a_share_that_is_too_small_for_a_class_is_said_to_be_left_out(
+    sizes, left_out, monkeypatch
+):
+    labels = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    images = MagicMock(labels=labels)
+    monkeypatch.setattr(protocols, "_finetune", lambda *_, **__: {"protocol": {}})
+    bench = Mock(Bench, options=Options(), load=lambda *_: images)
+    said = {one["protocol"]["labels"].get("left_out") for one in protocols.semi(bench, "x")}
+    assert said == {left_out and f"{left_out} and would keep none"}
+    bench.options = Options(fraction=(0.5,))
+    assert all("left_out" not in one["protocol"]["labels"] for one in protocols.semi(bench, "x"))

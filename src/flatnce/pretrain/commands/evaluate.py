@@ -86,8 +86,17 @@ def results_table(results: Sequence[Mapping[str, Any]]) -> None:
     same = ["data"] if len(set(columns["data"])) == 1 else []
     dispensable = ("seconds", *same, "top-5", "samples", "data")
     print("\n".join(column_lines(columns, dispensable, names=["data"])), flush=True)
-    if note:
-        print(wrapped(note))
+    for line in filter(None, [note, *dict.fromkeys(map(_left_out, results))]):
+        print(wrapped(line))
+
+
+def _left_out(result: Mapping[str, Any]) -> str:
+    """Which shares of the labels a protocol left out, and why; empty if none."""
+    how = result.get("protocol")
+    labels = how.get("labels") if isinstance(how, Mapping) else None
+    if not isinstance(labels, Mapping) or "left_out" not in labels:
+        return ""
+    return f"{result.get('name')} on {result.get('data')} leaves out {labels['left_out']}."
 
 
 def result_row(result: Mapping[str, Any]) -> list[str]:
