@@ -1,5 +1,6 @@
 """The paper's experiments at smoke scale: every one works, and its results hold together."""
 
+import errno
 import itertools
 import json
 import math
@@ -7,6 +8,7 @@ import re
 import shutil
 from copy import deepcopy
 from pathlib import Path
+from unittest.mock import Mock
 from xml.etree import ElementTree
 
 import pytest
@@ -336,6 +338,17 @@ def test_accuracies_are_evaluated_once_per_question(flatnce_run, monkeypatch):
     read_again = Store(flatnce_run.store.folder).find(flatnce_run)
     assert len(read_again.record["evaluations"]) == before + 2
     assert evaluations(read_again, "knn", neighbours=(5,)) == [few]
+
+
+def test_results_that_the_run_cannot_save_are_kept_in_the_record(flatnce_run, monkeypatch):
+    refused = PermissionError(errno.EACCES, "Permission denied", "results.json")
+    monkeypatch.setattr(bench, "add_evaluation", Mock(side_effect=refused))
+    with pytest.warns(UserWarning, match=r"knn: not saved in .*; the record .* has them") as said:
+        (found,) = evaluations(flatnce_run, "knn", neighbours=(7,))
+    assert "evaluate again" not in str(said[0].message)
+    monkeypatch.setattr(bench, "evaluate", lambda *_: pytest.fail("evaluated again"))
+    read_again = Store(flatnce_run.store.folder).find(flatnce_run)
+    assert evaluations(read_again, "knn", neighbours=(7,)) == [found]
 
 
 def test_protocols_that_are_asked_for_together_share_their_features(flatnce_run, monkeypatch):

@@ -1,6 +1,7 @@
 """An experiment's runs in groups over seeds: curves, measures, charts and sentences."""
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +27,7 @@ from flatnce.paper.reproduce.experiment import (
     Setting,
     TrainingRun,
 )
-from flatnce.pretrain.evaluation import Options, evaluate_run
+from flatnce.pretrain.evaluation import NotSaved, Options, evaluate_run
 from flatnce.report.text import capitalised
 
 NAMES = {"infonce": "InfoNCE", "flatnce": "FlatNCE"}
@@ -221,8 +222,8 @@ def evaluations(
     if missing := [name for name in names if asked[name] not in done]:
         if run.directory is None:
             raise MissingWeights(f"{run.name}: {', '.join(missing)} at step {step}")
-        known += plain(
-            evaluate_run(
+        try:
+            found = evaluate_run(
                 run.directory,
                 missing,
                 data,
@@ -231,7 +232,11 @@ def evaluations(
                 device=run.config.run.device,
                 label=lambda one: {"asked": asked[one["name"]]},
             )
-        )
+        except NotSaved as error:
+            found = error.results
+            kept = f"the record of {run.name} in {run.store.folder} has them"
+            warnings.warn(f"{error.what}; {kept}", stacklevel=2)
+        known += plain(found)
         run.store.write(run.record)
     return [one for name in names for one in known if one.get("asked") == asked[name]]
 

@@ -493,6 +493,7 @@ class NotSaved(OSError):
     """Results that could not be added to the file of their run; ``results`` has all of them."""
 
     results: list[Result]
+    what: str  # which are not saved, where and why, without the remedy
 
 
 def evaluate_run(
@@ -548,7 +549,8 @@ def evaluate_run(
     if unsaved:
         lost = ", ".join(one["name"] for one in unsaved)
         remedy = f"make room or make {place} writable, and evaluate again"
-        failure = NotSaved(f"{lost}: not saved in {place / RESULTS} ({reason}); {remedy}")
-        failure.results = found
+        what = f"{lost}: not saved in {place / RESULTS} ({reason})"
+        failure = NotSaved(f"{what}; {remedy}")
+        failure.results, failure.what = found, what
         raise failure
     return found
