@@ -137,9 +137,19 @@ def test_every_contrast_is_within_equal_other_settings_and_paired_by_seed(tmp_pa
         test = stats.ttest_1samp(same, 0).confidence_interval()
         assert one["interval"] == pytest.approx((test.low, test.high))
     pooled = difference(runs, by=[setting], pool=True)
-    every = [d for (_, *both), ds in expected.items() if both == sides for d in ds]
-    assert pooled["pairs"] == 6 and pooled["mean"] == pytest.approx(statistics.fmean(every))
+    places = [ds for (_, *both), ds in expected.items() if both == sides]
+    seeds = [statistics.fmean(ds) for ds in zip(*places, strict=True)]  # in one order of seeds
+    assert pooled["pairs"] == 3 and pooled["mean"] == pytest.approx(statistics.fmean(seeds))
+    test = stats.ttest_1samp(seeds, 0).confidence_interval()
+    assert pooled["interval"] == pytest.approx((test.low, test.high))
     assert pooled["within"].startswith("pooled over")
+
+
+def test_pooled_means_differ_by_the_difference_where_a_seed_lacks_a_setting(tmp_path):
+    runs = [run for run in crossed(tmp_path) if run.name != "flatnce-64-1"]
+    pooled = difference(runs, by=["objective"], pool=True)
+    assert pooled["pairs"] == 3
+    assert pooled["means"][0] - pooled["means"][1] == pytest.approx(pooled["mean"])
 
 
 def test_settings_that_only_differ_together_are_contrasted_together(tmp_path):

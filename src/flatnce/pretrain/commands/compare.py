@@ -48,7 +48,7 @@ class CompareOptions:
     by: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
     # The value that the others are compared with; infonce by default, or else the first.
     against: Annotated[str | None, tyro.conf.arg(metavar="VALUE")] = None
-    pool: bool = False  # Pool the pairs over all values of the other settings.
+    pool: bool = False  # Average each seed over all values of the other settings.
     replace: bool = False  # Replace an earlier page of that name.
     # The file of the page; by default comparison.html here (none with --json).
     out: Path | None = None

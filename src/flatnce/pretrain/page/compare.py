@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence, Set, Sized
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
@@ -26,6 +26,7 @@ ROUNDING = 2.0**-22  # a relative difference that float32 may make, taken as 0
 LEAST_WIDTH = 1e-3  # half the least width of a forest plot, as a share of the values
 
 Values = tuple[Any, ...]  # of some settings
+Pair = tuple[Hashable, Values]  # the seed and the other settings of both runs
 
 
 class Measure(NamedTuple):
@@ -244,7 +245,7 @@ def compare_runs(
         directories: Written by ``flatnce train``; at least two.
         by: Settings to contrast together; by default each that differs, except the seed.
         against: A value of a setting; the others are compared with it.
-        pool: Pool the pairs over the values of the other settings.
+        pool: Average the differences of a seed over the values of the other settings.
     """
     runs = _read_runs(directories)
     names = _differing(runs, by)
@@ -326,8 +327,8 @@ def _of_factor(
     """
     others = tuple(name for name in names if name not in factor)
     # By measure and place, by level, by pair.
-    table: dict[tuple[Measure, Values], dict[Values, dict[Hashable, float]]] = {}
-    sizes: dict[tuple[Values, Hashable], Any] = {}  # the number of negatives, by level and pair
+    table: dict[tuple[Measure, Values], dict[Values, dict[Pair, float]]] = {}
+    sizes: dict[tuple[Values, Pair], Any] = {}  # the number of negatives, by level and pair
     for run in runs:
         settings = run.settings
         level, rest = (tuple(settings.get(one) for one in part) for part in (factor, others))
@@ -348,20 +349,28 @@ def _of_factor(
             shared = values.keys() & base.keys()
             if pool and not shared:
                 continue
-            sides = [[side[key] for key in shared] or [math.nan] for side in (values, base)]
+            sides = [_by_seed(side, shared) for side in (values, base)]
             yield Contrast(
                 measure,
                 dict(zip(factor, level, strict=True)),
                 dict(zip(factor, first, strict=True)),
                 {} if pool else dict(zip(others, place, strict=True)),
                 others if pool else (),
-                tuple(map(fmean, sides)),
-                paired(values, base),
+                tuple(fmean(side.values() or [math.nan]) for side in sides),
+                paired(*sides),
                 measure.of_k and any(sizes[level, key] != sizes[first, key] for key in shared),
             )
 
 
-def _reference(levels: Mapping[Values, Mapping[Hashable, float]], against: str | None) -> Values:
+def _by_seed(values: Mapping[Pair, float], shared: Set[Pair]) -> dict[Hashable, float]:
+    """The mean of each seed over the settings that are pooled; runs of a seed are dependent."""
+    found: dict[Hashable, list[float]] = {}
+    for seed, rest in shared:
+        found.setdefault(seed, []).append(values[seed, rest])
+    return {seed: fmean(some) for seed, some in found.items()}
+
+
+def _reference(levels: Mapping[Values, Sized], against: str | None) -> Values:
     """What others are compared with: what was asked, InfoNCE, or the first that most runs have."""
     for wanted in (against, "infonce"):
         for level in levels:
