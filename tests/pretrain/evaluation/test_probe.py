@@ -162,6 +162,12 @@ def test_every_form_of_descent_learns(form):
     assert len(found.protocol["rate_tried"]) == len(FORMS[form].rates)
 
 
+def test_a_name_in_place_of_the_config_of_descent_is_refused():
+    plain = getattr(probe_by_descent, "__wrapped__", probe_by_descent)  # without checks of types
+    with pytest.raises(TypeError, match=r"config='long' must be a DescentConfig.*FORMS\['long'\]"):
+        plain(blobs(), blobs(), "long")
+
+
 def test_descent_is_the_same_twice_and_another_with_another_seed():
     train, test = blobs(), blobs()
     first, again, other = (

@@ -340,6 +340,9 @@ def probe_by_descent(
         validation: Share of the training images held out to choose on.
         seed: Seed of that draw and of the order of the images.
     """
+    if not isinstance(config, DescentConfig):
+        forms = ", ".join(f"FORMS[{name!r}]" for name in FORMS)
+        raise TypeError(f"config={config!r} must be a DescentConfig: one of {forms}, or another")
     queries = train.check_queries(test, "test")
 
     def score(part: Features, aside: Features) -> Iterator[Tensor]:
