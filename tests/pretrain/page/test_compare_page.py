@@ -210,6 +210,26 @@ def test_numbers_that_depend_on_k_are_not_called_higher_where_k_differs(tmp_path
     assert "not comparable: K differs" not in {one["reading"] for one in pooled}
 
 
+def test_the_ess_is_comparable_across_batch_sizes_from_a_tenth_on(tmp_path):
+    runs, readings = crossed(tmp_path), []
+    for ess in (0.1, 0.099):  # of the larger batch; the smaller one has 0.4
+        for run in runs:
+            larger = "-64-" in run.name
+            rewritten(run, "data", "digits", 126 if larger else 62)
+            if larger:
+                lines = (run / "metrics.jsonl").read_text()
+                (run / "metrics.jsonl").write_text(re.sub('"ess": [^,]*', f'"ess": {ess}', lines))
+        found = differences_of(runs)
+        ess_of = {
+            tuple(one["settings"]["group"]): one["reading"]
+            for one in found
+            if one["measure"] == "ESS of the negatives"
+        }
+        readings.append(ess_of["batch_size",])
+        assert "not comparable" not in ess_of["objective",]  # within one K
+    assert readings == ["same difference in all pairs", "not comparable: K differs"]
+
+
 def test_numbers_are_in_order_and_compared_with_the_smallest_or_with_what_is_asked(tmp_path):
     runs = crossed(tmp_path, sizes=(128, 32, 64))
     found = [one for one in differences_of(runs, by=["batch_size"]) if "linear" in one["measure"]]

@@ -34,7 +34,7 @@ class Measure(NamedTuple):
 
     label: str
     unit: str
-    of_k: bool = False  # whether it depends on the number of candidates
+    of_k_below: float = -math.inf  # the values that depend on the number of candidates K
 
     @property
     def heading(self) -> str:
@@ -309,7 +309,7 @@ def _numbers_of(run: Run) -> dict[Measure, float]:
     if (train := last.get("train", {})).get("ess") == train.get("ess_paper"):
         train.pop("ess", None)  # of an older version, which logged the paper's form
     for one in CATALOGUE["measure"]:
-        measure = Measure(one["label"], one["unit"], one.get("of_k", False))
+        measure = Measure(one["label"], one["unit"], one.get("of_k_below", -math.inf))
         found[measure] = last.get(one["kind"], {}).get(one["key"])
     return {measure: value for measure, value in found.items() if value is not None}
 
@@ -358,7 +358,11 @@ def _of_factor(
                 others if pool else (),
                 tuple(fmean(side.values() or [math.nan]) for side in sides),
                 paired(*sides),
-                measure.of_k and any(sizes[level, key] != sizes[first, key] for key in shared),
+                any(
+                    sizes[level, key] != sizes[first, key]
+                    and min(values[key], base[key]) < measure.of_k_below
+                    for key in shared
+                ),
             )
 
 
