@@ -69,8 +69,21 @@ def test_results_that_cannot_be_saved_are_printed(first, capsys, monkeypatch, as
         names = [line.partition("  ")[0] for line in found.out.splitlines()]
     assert {"knn, k = 5", "knn, k = 20"} <= set(names)
     said = " ".join(found.err.split())
-    assert "knn, knn: not saved in runs/first/results.json (Permission denied); make room" in said
+    assert ": knn: not saved in runs/first/results.json (Permission denied); make runs" in said
+    assert "runs/first writable, and evaluate again" in said and "room" not in said
     assert not (first / "report.html").exists()
+
+
+def test_a_full_disk_is_answered_with_room_not_with_permissions(first, monkeypatch):
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(protocols, "add_evaluation", Mock(side_effect=full))
+    with pytest.raises(protocols.NotSaved) as caught:
+        evaluate_run(first, ["knn", "linear"])
+    said = str(caught.value)
+    assert said.startswith("knn, linear: not saved in ") and "writable" not in said
+    assert said.endswith(
+        f"(No space left on device); make room on the disk of {first}, and evaluate again"
+    )
 
 
 def test_a_result_that_could_not_be_saved_is_saved_with_the_next(first, capsys, monkeypatch):

@@ -5,6 +5,7 @@ result has everything needed to repeat it; its ``name`` distinguishes the rows o
 for example ``knn, k = 20``. Accuracies are between 0 and 1.
 """
 
+import errno
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -53,6 +54,7 @@ SHARE, SEED, FEWEST = 0.2, 0, 5
 # its 100 epochs then have: digits reach 85.8 % with it and 99.2 % with 5e-4.
 FEW_IMAGES = 10_000
 PAPER_SHARES = (0.01, 0.1)  # of the labels, in Table S4
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)  # errors of a full disk
 
 
 class Bench:
@@ -544,13 +546,13 @@ def evaluate_run(
                 add_evaluation(place, unsaved[0], which)
                 del unsaved[0]
         except OSError as error:
-            reason = error.strerror or str(error)
+            reason, full = error.strerror or str(error), error.errno in NO_ROOM
             bench.report(f"not saved ({reason}): {result}")
     if unsaved:
-        lost = ", ".join(one["name"] for one in unsaved)
-        remedy = f"make room or make {place} writable, and evaluate again"
+        lost = ", ".join(dict.fromkeys(one["name"] for one in unsaved))
+        remedy = f"make room on the disk of {place}" if full else f"make {place} writable"
         what = f"{lost}: not saved in {place / RESULTS} ({reason})"
-        failure = NotSaved(f"{what}; {remedy}")
+        failure = NotSaved(f"{what}; {remedy}, and evaluate again")
         failure.results, failure.what = found, what
         raise failure
     return found
