@@ -9,6 +9,7 @@ import torch
 import export_subjects
 from flatnce import FlatNCE, Monitor, doctor, load, mi
 from flatnce.core.diagnostics import Verdict
+from flatnce.diagnose import Diagnosis
 from flatnce.messages import html_card
 from flatnce.pretrain.training.loop import Outcome
 from made_runs import STEPS, write_run
@@ -67,6 +68,13 @@ def test_a_diagnosis_shows_its_findings():
     assert words[0] == f"{diagnosis.subject}: {diagnosis.verdict}"
     for finding in diagnosis.findings:
         assert {finding.kind, finding.evidence, *finding.remedies} <= set(words)
+
+
+def test_a_diagnosis_shows_what_is_not_known():
+    diagnosis = Diagnosis("run first", unknown=("no temperature", "no <labels>"), judged=False)
+    assert "not known:" in str(diagnosis)
+    assert shown(diagnosis)[-2:] == ["not known: no temperature", "not known: no <labels>"]
+    assert "not known" not in "".join(shown(Diagnosis("run first")))
 
 
 @pytest.mark.parametrize("method", ["auto", "ksg"])

@@ -78,8 +78,9 @@ class Diagnosis:
         """The diagnosis in a notebook."""
         facts = {"numbers": _shown(self.numbers)} if _shown(self.numbers) else {}
         facts |= {finding.kind: finding.evidence for finding in self.findings}
-        remedies = (remedy for finding in self.findings for remedy in finding.remedies)
-        return html_card(f"{self.subject}: {self.verdict}", facts, remedies)
+        items = [remedy for finding in self.findings for remedy in finding.remedies]
+        items += [f"not known: {reason}" for reason in self.unknown]
+        return html_card(f"{self.subject}: {self.verdict}", facts, items)
 
 
 def finding(
