@@ -5,6 +5,8 @@ From the project's root:
     flatnce demo --seeds 5
     python benchmarks/demo/figure.py runs/demo    # record the run in results.json, and draw
     python benchmarks/demo/figure.py              # draw again from results.json
+
+A second argument names another record, which is written and not drawn.
 """
 
 import json
@@ -25,13 +27,13 @@ COLOURS = {"infonce": "#d55e00", "flatnce": "#0072b2"}
 MARKERS = {"infonce": "o", "flatnce": "s"}
 
 
-def record(directory: Path) -> None:
+def record(directory: Path, path: Path) -> None:
     """Keep the results of a run."""
     run = read_run(directory)
     if run.results is None:
         raise SystemExit(f"{directory} is unfinished; run `flatnce demo` to the end first")
     kept = {"environment": run.environment, "config": run.config}
-    RECORD.write_text(json.dumps(kept | run.results, indent=1) + "\n", "utf-8")
+    path.write_text(json.dumps(kept | run.results, indent=1) + "\n", "utf-8")
 
 
 def draw_temperatures(axes, size: int, cases: list[dict]) -> None:
@@ -71,8 +73,10 @@ def draw_temperatures(axes, size: int, cases: list[dict]) -> None:
 
 
 def main() -> None:
+    if len(sys.argv) > 2:
+        return record(Path(sys.argv[1]), HERE / sys.argv[2])
     if len(sys.argv) > 1:
-        record(Path(sys.argv[1]))
+        record(Path(sys.argv[1]), RECORD)
     results = json.loads(RECORD.read_text(encoding="utf-8"))
     sizes = sorted({case["candidates"] for case in results["cases"]})
     plt.rcParams.update({"font.size": 9, "svg.hashsalt": "flatnce", "axes.titlesize": 10})
@@ -88,8 +92,10 @@ def main() -> None:
         axes.grid(axis="y", color="#dddddd", linewidth=0.6)
         axes.set_axisbelow(True)
     left, right = panels[0][0], panels[0][-1]
-    left.set_ylabel("mutual information among 2,048 (nats)")
-    left.annotate("log 2,048: all the pool can show", (0.5, results["pool_ceiling"]), (0, -3),
+    highest, pool = max(case["temperature"] for case in results["cases"]), f"{results['pool']:,}"
+    left.set_ylabel(f"mutual information among {pool} (nats)")
+    at = (highest, results["pool_ceiling"])
+    left.annotate(f"log {pool}: all the pool can show", at, (0, -3),
                   textcoords="offset points", ha="right", va="top", color="dimgrey")  # fmt: skip
     right.legend(loc="lower right", bbox_to_anchor=(1, 0.02), frameon=False)
     figure.savefig(HERE / "demo.png", dpi=150)

@@ -137,6 +137,34 @@ def test_pairs_are_compared_on_the_tables_that_both_were_given(score, capsys):
     assert capsys.readouterr().out.splitlines()[-1] == row
 
 
+def test_the_page_of_the_suite_prints_what_the_records_hold(score, capsys):
+    page = (SUITE / "README.md").read_text(encoding="utf-8")
+    records = score.read([SUITE / "scores_20.jsonl", SUITE / "peers.jsonl"])
+    everything = score.with_limit(records)
+    score.print_pairs(everything)
+    for line in capsys.readouterr().out.split("\n"):
+        assert line in page
+    score.print_errors(everything)
+    methods, *_, counts = capsys.readouterr().out.splitlines()
+    best = dict(zip(methods.split(" | ")[2:], counts.split(" | ")[2:], strict=True))["flatnce"]
+    assert f"is best or within 10 % on {best} of 43 laws" in page
+    score.print_least_favourable(everything)
+    least = capsys.readouterr().out.split(": ")[1].split(" laws")[0]
+    assert f"It stays {least} when" in page
+    fits = len((SUITE / "peers.jsonl").read_text().split("\n")) - 1
+    assert f"`peers.jsonl` holds {fits:,} fits" in page
+
+
+def test_laws_on_which_no_method_is_nearer_count_methods_with_few_tables(score, capsys):
+    tables = [("few-normal", 200, 0), ("few-normal", 200, 1), ("few-wave", 200, 0)]
+    ours = {key: {"value": score.ALL_LAWS[key[0]].truth + 0.1} for key in tables}
+    records = {(*key, "flatnce"): record for key, record in ours.items()}
+    truth = score.ALL_LAWS["few-wave"].truth
+    records["few-wave", 200, 0, "other"] = {"value": truth + 0.05}  # one table, and nearer
+    score.print_least_favourable(records)
+    assert "no method nearer by more than 10 %: 1 of 2 laws" in capsys.readouterr().out
+
+
 def test_a_run_continues_after_a_line_that_was_cut_off(score, tmp_path, monkeypatch):
     out = tmp_path / "scores.jsonl"
     [(key, record)] = _records("few-triangle", "cca", [0.25]).items()

@@ -238,5 +238,21 @@ def test_the_printed_numbers_are_those_of_the_record():
         ("infonce", 32): "6.79",
         ("flatnce", 32): "6.81",
     }
+    wide = json.loads((ROOT / "benchmarks/demo/results_width_256.json").read_text("utf-8"))
+    for numbers, loss in ((record, {8: ("1.29", "0.10"), 32: ("0.60", "0.06")}),
+                          (wide, {8: ("1.37", "0.09"), 32: ("0.50", "0.04")})):  # fmt: skip
+        assert {"environment", "config"} <= set(numbers)
+        for size, said in loss.items():
+            lost = []
+            for name in ("infonce", "flatnce"):
+                means = {
+                    case["temperature"]: case["objectives"][name]["pool_mi"]["mean"]
+                    for case in numbers["cases"]
+                    if case["candidates"] == size
+                }
+                low = [mean for temperature, mean in means.items() if temperature <= 0.2]
+                lost.append(f"{max(low) - min(low):.2f}")
+            assert tuple(lost) == said
+            assert lost[0] in page
     first_page = (ROOT / "README.md").read_text(encoding="utf-8")
     assert "6.36 nats (FlatNCE) and 6.30 (InfoNCE) at K = 8, 6.81 and 6.79 at K = 32" in first_page
