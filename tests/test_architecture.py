@@ -175,6 +175,17 @@ def test_what_another_folder_imports_is_exported():
     assert not missing, "add the name to __all__ of the module it is imported from"
 
 
+@pytest.mark.parametrize(
+    "module", ["flatnce", "flatnce.core.diagnostics", "flatnce.diagnose", "flatnce.mi"]
+)
+def test_type_checkers_see_every_lazy_name_as_exported(module):
+    blocks = [b for b in tree_of(module).body if isinstance(b, ast.If)]
+    names = [one for block in blocks for line in block.body for one in line.names]
+    assert names
+    hidden = [one.name for one in names if one.asname != one.name]
+    assert not hidden, "write `import X as X`: mypy --strict exports no other import"
+
+
 def test_public_names_are_these():
     import flatnce
 
