@@ -1,5 +1,6 @@
 """Negatives that ids leave out, and the queue; test_contrast.py has every layout."""
 
+from dataclasses import fields
 from functools import partial
 
 import pytest
@@ -81,6 +82,14 @@ def test_positives_are_selected_only_where_a_row_knows_itself():
     for known in ({}, {"anchor_self": groups}, {"key_self": groups}):
         with pytest.raises(ValueError, match="needs anchor_self and key_self"):
             Selection(groups, groups, same=True, **known).block()
+
+
+def test_a_selection_is_restored_from_its_tensors():
+    groups, mask = torch.arange(12).reshape(4, 3), torch.eye(3, dtype=torch.bool)
+    selection = Selection(groups[0], groups[1], mask, groups[2], groups[3], same=True)
+    restored = Selection.from_tensors(selection.to_tensors(), True)
+    for field in fields(Selection):
+        assert getattr(restored, field.name) is getattr(selection, field.name)
 
 
 @pytest.mark.parametrize("shape", [(2, 4), (3, 2, 4)], ids=["shared", "own"])

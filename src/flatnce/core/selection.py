@@ -5,8 +5,9 @@ an anchor when their groups differ; it is a positive when they are equal and it 
 itself. Two reserved groups cover the rest. Kernels ask for one block of the mask at a time.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -55,8 +56,14 @@ class Selection:
             out = out | self.left_out[rows, columns]
         return out
 
+    @classmethod
+    def from_tensors(cls, tensors: Sequence[Any], same: bool) -> "Selection":
+        """The selection whose :meth:`to_tensors` these are."""
+        anchor_group, key_group, left_out, anchor_self, key_self = tensors
+        return cls(anchor_group, key_group, left_out, anchor_self, key_self, same=same)
+
     def to_tensors(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
-        """The fields before ``same`` in order, for a custom op that takes tensors only."""
+        """The fields that are tensors, for a custom op that takes tensors only."""
         return self.anchor_group, self.key_group, self.left_out, self.anchor_self, self.key_self
 
 

@@ -204,7 +204,7 @@ def _gradients(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The backward pass; if rows are shared, the anchors get the whole gradient."""
     (lse, lse2, count), (to_lse, to_lse2, to_mean) = statistics, incoming
-    selection = Selection(*groups, same)  # type: ignore[arg-type, call-arg]  # all five
+    selection = Selection.from_tensors(groups, same)
     n, m = anchors.shape[0], keys.shape[0]
     to_anchors, to_keys = torch.zeros_like(anchors), torch.zeros_like(keys)
     scaled = beta * anchors

@@ -95,8 +95,7 @@ def _backward(
     to_lse2: Tensor | None,
     share: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    selection = Selection(*groups, same)  # type: ignore[arg-type, call-arg]  # all five
-    scores = _scores(anchors, keys, beta, selection, operands)
+    scores = _scores(anchors, keys, beta, Selection.from_tensors(groups, same), operands)
     weights = Weights(lse, to_lse, lse2, to_lse2, share)
     bounds = bounds_of(weights)
 
