@@ -255,9 +255,19 @@ def _reduce(
     if power != 1:
         with torch.no_grad():
             plain = _repeated(_pooled_negatives(pairs, beta, 1.0, kernel, slope), rows_each)
-    rows = (positive, negatives.lse, negatives.lse2, negatives.count, negatives.top)
-    plain_lse = None if plain is None else plain.lse
-    contrast = Contrast(*rows, beta, positives, plain_lse, weight, statistic=own, faults=found)
+    contrast = Contrast(
+        positive=positive,
+        negative=negatives.lse,
+        negative2=negatives.lse2,
+        count=negatives.count,
+        hardest=negatives.top,
+        beta=beta,
+        positives=positives,
+        plain=None if plain is None else plain.lse,
+        weight=weight,
+        statistic=own,
+        faults=found,
+    )
     if not slope:
         return contrast
     return replace(contrast, slope=_slope(contrast, plain or negatives, pairs.form))

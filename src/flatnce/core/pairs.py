@@ -572,7 +572,7 @@ def check_embeddings(name: str, z: Tensor, ndim: int = 2) -> None:
         raise ValueError(f"{name} has shape {tuple(z.shape)}; it must be {expected}, not empty")
 
 
-def check_integers(name: str, values: Tensor, n: int) -> None:
+def check_integers(name: str, values: Any, n: int) -> None:
     """Refuse what is not one integer per sample."""
     if not isinstance(values, Tensor):
         raise ValueError(f"{name} is a {type(values).__name__}; pass a torch.Tensor")

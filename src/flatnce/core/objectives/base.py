@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Literal, TypeAlias, TypedDict, cast
+from typing import Any, ClassVar, Literal, TypeAlias, TypedDict
 
 import torch
 from jaxtyping import Float
@@ -137,7 +137,7 @@ class TwoView(Layout):
     def pairs(self, batch: Batch) -> Pairs | tuple[Pairs, ...]:
         """All rows are anchors; with a queue only the first view's."""
         if batch.labels is not None:
-            return _labelled(batch)
+            return _labelled(batch, batch.labels)
         options = {"ids": batch.ids, **batch.options}
         if batch.queue is not None:
             return with_queue(*_two_views(batch), batch.queue, in_batch=batch.in_batch, **options)
@@ -200,9 +200,9 @@ def _labels_refused() -> ValueError:
     )
 
 
-def _labelled(batch: Batch) -> Pairs:
+def _labelled(batch: Batch, labels: Tensor) -> Pairs:
     """The pairs of all views, each row with its sample's label."""
-    views, labels = batch.views, cast(Tensor, batch.labels)
+    views = batch.views
     if batch.queue is not None or batch.ids is not None:
         raise _labels_refused()
     for place, view in enumerate(views[1:], start=2):
@@ -381,8 +381,18 @@ class Objective(nn.Module, ABC):
             negatives: Hard negatives, (h, d) shared or (b, h, d) each sample's own.
         """
         views = (z1, *more) if z2 is None else (z1, z2, *more)
-        options = (self.normalize, self.gather, self.form, self.queue, self.in_batch)
-        batch = Batch(views, labels, ids, false_negatives, negatives, *options)
+        batch = Batch(
+            views,
+            labels=labels,
+            ids=ids,
+            false_negatives=false_negatives,
+            negatives=negatives,
+            normalize=self.normalize,
+            gather=self.gather,
+            form=self.form,
+            queue=self.queue,
+            in_batch=self.in_batch,
+        )
         closed = self.closed_form if _are_unchanged(self, self._of_closed_form) else None
         if closed is not None and self.kernel == "auto" and ids is None and self.power == 1:
             loss = self._closed_loss(batch, closed)

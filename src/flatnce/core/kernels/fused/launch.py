@@ -33,18 +33,18 @@ class Tiles:
 
     def held(self, width: int, masked: bool = False) -> int:
         """Elements in fast memory, at most: rows that stay, rows that pass, and weights."""
-        held = width == self.chunk
-        stay = self.rows if held else self.stages * self.rows
+        whole = width == self.chunk
+        stay = self.rows if whole else self.stages * self.rows
         # Beside rows that are held, a mask takes the scores through memory, at four bytes each.
-        weights = self.rows * self.columns * (2 if masked and held else 1)
+        weights = self.rows * self.columns * (2 if masked and whole else 1)
         return self.chunk * (stay + self.stages * self.columns) + weights + 1024
 
     def together(self, like: Tensor) -> int:
         """Programs that a processor takes at once, by its fast memory and registers; up to two."""
         if not like.is_cuda or self.warps > 4:
             return 1
-        held = like.element_size() * self.held(like.shape[1])
-        return 2 if 2 * held < _card(like.device.index).shared_memory_per_block_optin else 1
+        size = like.element_size() * self.held(like.shape[1])
+        return 2 if 2 * size < _card(like.device.index).shared_memory_per_block_optin else 1
 
 
 def padded_width(d: int, itemsize: int) -> tuple[int, int]:
@@ -272,7 +272,9 @@ def scan(
     # The parts are merged in their order. One by one: results of an operator share no memory.
     found: list[Any] = [torch.empty(n, device=x.device) if one else None for one in wanted]
     several = key_mean and parts > 1
-    blended = means if means is None else torch.empty_like(means[0]) if several else means[0]
+    blended = None
+    if means is not None:
+        blended = torch.empty_like(means[0]) if several else means[0]
     block = max(1, 4096 // width) if several else 256
     merge_kernel[(triton.cdiv(n, block),)](
         pieces,
