@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-__all__ = ["EXCLUDED", "NEGATIVE_TO_ALL", "Selection"]
+__all__ = ["EXCLUDED", "LAST_RESERVED", "NEGATIVE_TO_ALL", "Selection"]
 
 EXCLUDED = -(2**31)
 """Group of a key that counts for no anchor (an empty slot of a queue)."""

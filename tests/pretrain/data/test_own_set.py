@@ -4,6 +4,7 @@ import random
 
 import datasets
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -11,6 +12,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 from torchvision import datasets as vision
 from torchvision.transforms import v2
 
+from flatnce.core.selection import LAST_RESERVED
 from flatnce.pretrain.data import Batching, OwnLoader, OwnSet, ReadyViews, Views
 from flatnce.pretrain.data.own_set import KEPT, as_tensor, parse_item
 
@@ -160,7 +162,11 @@ def test_a_pair_is_left_as_it_is_and_levels_are_scaled():
     assert torch.equal(ready[1, 3], expected[1])
 
 
-@pytest.mark.parametrize("kind", [list, np.array, torch.tensor])
+def relabelled(numbers):
+    return pd.Series(numbers, index=range(len(numbers))[::-1])
+
+
+@pytest.mark.parametrize("kind", [list, np.array, torch.tensor, relabelled])
 def test_positives_pair_an_item_with_another(kind):
     own = OwnSet(ROWS, positives=kind([(n + 1) % 10 for n in range(10)]))
     (batch,) = OwnLoader(own, 10, 0, workers=0).epoch(0)
@@ -173,6 +179,13 @@ def test_positives_pair_an_item_with_another(kind):
         for batch in OwnLoader(several, 10, 0, workers=0).epoch(epoch)
     ]
     assert set.union(*found) == {1.0, 2.0, 3.0}
+
+
+def test_ids_and_positives_are_kept_in_the_order_in_which_they_are_checked():
+    given = {"ids": pd.Series([4, 5, 4], index=[5, 6, 7]), "positives": relabelled([1, 2, 0])}
+    own = OwnSet([X, Y, X], **given)
+    assert (own.ids, own.positives) == ([4, 5, 4], [1, 2, 0])
+    assert OwnSet([X, Y], ids=map(int, "34")).subset([1]).subset([0]).ids == [3, 4]
 
 
 def test_positives_that_are_images_get_a_crop_each():
@@ -372,24 +385,32 @@ def test_an_item_that_raises_is_named_with_the_line_of_the_users_code(workers):
         (["a", "b"], {}, "item 0 cannot be used: it gives a str"),
         ([X, Y], {"augment": 3}, "augment=3 cannot be called"),
         ([X, Y], {"ids": [1]}, "ids has 1 entries and own has 2 items"),
-        ([X, Y], {"ids": [1, 2.5]}, "ids of own: item 1 has 2.5; give one whole number"),
-        ([X, Y], {"ids": np.array([0.0, 1.0])}, "ids of own: item 0 has 0.0; give one whole"),
-        ([X, Y], {"ids": [3, "a"]}, "ids of own: item 1 has 'a'; give one whole number"),
+        ([X, Y], {"ids": [1, 2.5]}, "ids of own: item 1 has 2.5; give one integer"),
+        ([X, Y], {"ids": np.array([0.0, 1.0])}, "ids of own: item 0 has 0.0; give one integer"),
+        ([X, Y], {"ids": [3, "a"]}, "ids of own: item 1 has 'a'; give one integer"),
         (
             [X, Y],
             {"ids": [[0, 1], [1]]},
-            r"ids of own: item 0 has \[0, 1\]; give one whole number",
+            r"ids of own: item 0 has \[0, 1\]; give one integer",
         ),
         (
             [X, Y],
             {"ids": torch.zeros(2, 1).long()},
-            r"ids of own: item 0 has \[0\]; give one whole",
+            r"ids of own: item 0 has \[0\]; give one integer",
         ),
         (
             [X, Y],
             {"ids": [0, 2**63]},
-            "ids of own: item 1 has 9223372036854775808; give one whole",
+            "ids of own: item 1 has 9223372036854775808; give one integer",
         ),
+        ([X, Y], {"ids": 3}, "ids=3 is of type int; give a list or an array with one entry per"),
+        ([X, Y], {"ids": {0, 1}}, r"ids=\{0, 1\} is of type set; give a list or an array"),
+        ([X, Y], {"positives": {0: 1, 1: 0}}, r"positives=\{0: 1, 1: 0\} is of type dict; give"),
+        ([X, Y], {"ids": [True, False]}, "ids of own: item 0 has True; give one integer"),
+        ([X, Y], {"ids": [0, np.True_]}, "ids of own: item 1 has True; give one integer"),
+        ([X, Y], {"ids": [0, -(2**31)]}, "item 1 has -2147483648; .* are reserved"),
+        ([X, Y], {"ids": [LAST_RESERVED, 0]}, f"item 0 has {LAST_RESERVED}; .* are reserved"),
+        ([X, Y], {"positives": [1, False]}, "positives of own: item 1 has False; give"),
         (Counting(), {"positives": [1]}, "positives has 1 entries and own has items without numb"),
         ([X, Y], {"positives": [1, -1]}, "positives of own: item 1 has -1; give .* from 0 to 1"),
         ([X, Y], {"positives": [2, 0]}, "item 0 has 2; give"),

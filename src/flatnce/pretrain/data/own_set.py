@@ -6,9 +6,11 @@ neither workers nor a resumption change anything.
 """
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import reprlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
-from dataclasses import KW_ONLY, dataclass, replace
+from copy import copy
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from itertools import chain, islice
 from numbers import Real
@@ -19,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
+from flatnce.core.selection import EXCLUDED, LAST_RESERVED
 from flatnce.own_code import error_text, is_ours, naming
 from flatnce.pretrain.data.batches import Batch, Batching, Resident, Stage, Streaming
 from flatnce.pretrain.data.crops import crop_box
@@ -156,7 +159,7 @@ class OwnSet(Labelled):
 
     Arguments:
         dataset: Has ``__getitem__`` and ``__len__``, or is iterable.
-        ids: One whole number per item; items with the same are never each other's negatives.
+        ids: One integer per item; items with the same are never each other's negatives.
         positives: For each item the number of the item that is its positive, or a list of numbers
             of which one is drawn; the pair is a view of each.
         augment: Makes one random view of one input, or a tuple of two; called in the workers.
@@ -199,6 +202,12 @@ class OwnSet(Labelled):
             given = _plain(getattr(self, role))
             if given is None:
                 continue
+            if isinstance(given, Set | Mapping) or not isinstance(given, Iterable):
+                raise ValueError(
+                    f"{role}={reprlib.repr(given)} is of type {type(given).__name__}; give a list "
+                    "or an array with one entry per item"
+                )
+            given = [_plain(entry) for entry in given]
             if self.is_iterable or len(given) != len(self.items):
                 there = "items without numbers" if self.is_iterable else f"{len(self.items)} items"
                 raise ValueError(
@@ -206,19 +215,22 @@ class OwnSet(Labelled):
                     "per item of a data set with __getitem__"
                 )
             self._check_numbers(role, given)
+            object.__setattr__(self, role, given)  # read by position, as it was checked
 
-    def _check_numbers(self, role: str, given: Any) -> None:
-        """Refuse ids that are not whole numbers, and positives that are not numbers of items."""
-        first, last, wanted = -(2**63), 2**63 - 1, "one whole number, as an int64 holds"
+    def _check_numbers(self, role: str, given: list[Any]) -> None:
+        """Refuse ids that are reserved or no integers, and positives that are no item's number."""
+        first, last, reserved = -(2**63), 2**63 - 1, range(EXCLUDED, LAST_RESERVED + 1)
+        wanted = "one integer that fits in an int64"
+        wanted += f"; those from {EXCLUDED} to {LAST_RESERVED} are reserved"
         if role == "positives":
-            first, last = 0, len(self.items) - 1
+            first, last, reserved = 0, len(self.items) - 1, range(0)
             wanted = f"the number of an item, from 0 to {last}, or a list of numbers"
 
         def fits(value: Any) -> bool:
-            return isinstance(value, int | np.integer) and first <= int(value) <= last
+            whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+            return whole and first <= int(value) <= last and int(value) not in reserved
 
-        for number, entry in enumerate(given):
-            one = _plain(entry)
+        for number, one in enumerate(given):
             several = one if role == "positives" and isinstance(one, list | tuple) else [one]
             if not (several and all(map(fits, several))):
                 raise ValueError(
@@ -263,9 +275,10 @@ class OwnSet(Labelled):
     def subset(self, indices: Tensor | Sequence[int]) -> "OwnSet":
         """Some of the items, by their numbers from 0 to n - 1, in the order given."""
         chosen = self._chosen(indices)
-        made = replace(self, chosen=chosen if self.chosen is None else self.chosen[chosen])
+        numbers = chosen if self.chosen is None else self.chosen[chosen]
         known = {"items": self.items, "classes": self.classes, "labels": self.labels[chosen]}
-        vars(made).update(known)
+        made = copy(self)  # without another check of every id
+        vars(made).update(known, chosen=numbers)
         return made
 
     @cached_property
@@ -395,8 +408,8 @@ class Reader(Dataset[Any]):
             return [prepared_input(inputs[0], own.prepare)], label
         plain = len(inputs) == 1 and own.augment is None and own.batch_augment is None
         if own.positives is not None:
-            other = np.asarray(own.positives[number]).tolist()
-            other = random.choice(other) if isinstance(other, list) else other
+            other = own.positives[number]
+            other = random.choice(other) if isinstance(other, list | tuple) else other
             inputs = (inputs[0], parse_item(own.items[int(other)])[0][0])
         if own.augment is not None:
             first = own.augment(inputs[0])
