@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from html import escape
 
 __all__ = [
+    "FlatnceWarning",
     "check_at_least",
     "check_choice",
     "check_fields",
@@ -21,6 +22,10 @@ __all__ = [
     "say",
     "wrapped",
 ]
+
+
+class FlatnceWarning(UserWarning):
+    """A warning of this package, which the command line prints in one line."""
 
 
 def check_at_least(name: str, value: float | int, least: float | int, note: str = "") -> None:

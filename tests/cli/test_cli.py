@@ -155,6 +155,35 @@ def test_what_goes_wrong_is_one_line_with_its_exit_code(monkeypatch, capsys, rai
         assert shown.startswith(f"flatnce demo: {words}") and shown.count("\n") == 1
 
 
+WARNING_COMMAND = """
+import sys, types, warnings
+from flatnce import cli
+from flatnce.messages import FlatnceWarning
+
+def run(arguments):
+    for _ in range(2):  # as two workers say it
+        warnings.warn_explicit("one file is left out", FlatnceWarning, "anywhere.py", 1)
+    warnings.warn_explicit("divide by zero", RuntimeWarning, cli.__file__, 3)
+    return 0
+
+sys.modules["stub"], before = types.SimpleNamespace(run=run), warnings.formatwarning
+cli.HOMES["runs"] = "stub"
+cli.main(["runs"])
+assert warnings.formatwarning is before
+"""
+
+
+def test_only_warnings_of_ours_are_one_plain_line_once():
+    command = [sys.executable, "-c", WARNING_COMMAND]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    first, second, *_ = done.stderr.splitlines()
+    assert done.returncode == 0 and first == "flatnce: one file is left out"
+    assert second == f"{cli.__file__}:3: RuntimeWarning: divide by zero"
+    assert "left out" not in done.stderr[len(first) :]
+    said = cli._warning_text(UserWarning("plain"), UserWarning, "flatnce_a/b.py", 8, line="x = 1")
+    assert said == "flatnce_a/b.py:8: UserWarning: plain\n  x = 1\n"
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="signals work differently there")
 def test_interrupting_the_demo_is_one_line_and_exit_130(tmp_path):
     typed = ["demo", "--steps", "100000", "--every", "5", "--width", "8", "--pool", "64"]

@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 import pytest
 
 from flatnce.cli import main
+from flatnce.messages import FlatnceWarning
 from flatnce.paper.reproduce import command, engine, runs
 from flatnce.paper.reproduce import store as store_module
 from flatnce.paper.reproduce.engine import amount_of_work, plan_runs, reproduce
@@ -343,7 +344,9 @@ def test_accuracies_are_evaluated_once_per_question(flatnce_run, monkeypatch):
 def test_results_that_the_run_cannot_save_are_kept_in_the_record(flatnce_run, monkeypatch):
     refused = PermissionError(errno.EACCES, "Permission denied", "results.json")
     monkeypatch.setattr(bench, "add_evaluation", Mock(side_effect=refused))
-    with pytest.warns(UserWarning, match=r"knn: not saved in .*; the record .* has them") as said:
+    with pytest.warns(
+        FlatnceWarning, match=r"knn: not saved in .*; the record .* has them"
+    ) as said:
         (found,) = evaluations(flatnce_run, "knn", neighbours=(7,))
     assert "evaluate again" not in str(said[0].message)
     monkeypatch.setattr(bench, "evaluate", lambda *_: pytest.fail("evaluated again"))

@@ -16,12 +16,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from flatnce import __version__
 from flatnce.cli.launch import has_failed, report_failure
 from flatnce.cli.options import ENTRIES, as_typed, forget_options
-from flatnce.messages import did_you_mean, fitted
+from flatnce.messages import FlatnceWarning, did_you_mean, fitted
 from flatnce.own_code import is_ours, is_own, trust_code
 
 __all__ = ["main"]
@@ -58,14 +57,21 @@ def _spell(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error("spell", _spell)
 
 
-_format_warning, _warned = warnings.formatwarning, set[str]()
+_format_warning = warnings.formatwarning
+_warned: set[str] = set()
 
 
-def _warning_text(message: Warning | str, category: type, filename: str, *rest: Any) -> str:
+def _warning_text(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
+) -> str:
     """A warning of ours as one line, which is printed once; another one as Python prints it."""
     text = str(message)
-    if not filename.startswith(str(Path(__file__).parents[1])):
-        return _format_warning(message, category, filename, *rest)
+    if not issubclass(category, FlatnceWarning):
+        return _format_warning(message, category, filename, lineno, line)
     if text in _warned or os.environ.get("RANK", "0") != "0":
         return ""
     _warned.add(text)
@@ -81,14 +87,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             with suppress(OSError):  # its file was replaced
                 stream.reconfigure(errors="spell")
-    warnings.formatwarning = _warning_text  # type: ignore[assignment]  # takes the same
     given = list(sys.argv[1:] if arguments is None else arguments)
+    usual, warnings.formatwarning = warnings.formatwarning, _warning_text
     try:
         code = _run(given)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader, such as head, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    finally:
+        warnings.formatwarning = usual
     return code
 
 

@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 from torchvision.transforms import CenterCrop, InterpolationMode, Resize
 
+from flatnce.messages import FlatnceWarning
 from flatnce.pretrain.data import FolderSet, ImageSet, UnreadableImage, load
 from flatnce.pretrain.data.image_set import read_image
 from flatnce.pretrain.data.readers import image_folder
@@ -120,7 +121,7 @@ def test_a_postscript_file_with_the_name_of_an_image_starts_no_program(tmp_path,
 
 def test_unreadable_images_are_skipped_only_if_asked(spoilt):
     assert len(load(str(spoilt))) == 8
-    with pytest.warns(UserWarning, match=r"3 files cannot be read .*empty.jpg.*cut.jpg"):
+    with pytest.warns(FlatnceWarning, match=r"3 files cannot be read .*empty.jpg.*cut.jpg"):
         found = load(str(spoilt), skip_unreadable=True)
     assert len(found) == len(found.labels) == 5
     assert found.labels.tolist() == [0, 0, 0, 1, 1]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flatnce.environment import plain
+from flatnce.messages import FlatnceWarning
 from flatnce.paper.charts import (
     Charts,
     Values,
@@ -235,7 +236,7 @@ def evaluations(
         except NotSaved as error:
             found = error.results
             kept = f"the record of {run.name} in {run.store.folder} has them"
-            warnings.warn(f"{error.what}; {kept}", stacklevel=2)
+            warnings.warn(f"{error.what}; {kept}", FlatnceWarning, stacklevel=2)
         known += plain(found)
         run.store.write(run.record)
     return [one for name in names for one in known if one.get("asked") == asked[name]]

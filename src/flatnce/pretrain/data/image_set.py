@@ -23,7 +23,7 @@ from torch import Tensor
 
 from flatnce.extras import require_extra
 from flatnce.files import LARGEST, open_plain
-from flatnce.messages import check_at_least
+from flatnce.messages import FlatnceWarning, check_at_least
 from flatnce.pretrain.data.catalog import UnreadableImage
 
 __all__ = ["available_cores", "centre_square", "decode_rgb", "open_image", "read_image"]
@@ -161,8 +161,11 @@ class FolderSet(Labelled):
         if not any(readable):
             raise ValueError(f"paths: none of the {len(self)} files can be read as an image")
         if bad:
-            said = f"{len(bad)} files cannot be read as images and are left out"
-            warnings.warn(f"{self.name}: {said}: {', '.join(bad[:5])}", stacklevel=4)
+            said = "1 file cannot be read as an image and is left out"
+            if len(bad) > 1:
+                said = f"{len(bad)} files cannot be read as images and are left out"
+            listed = f"{self.name}: {said}: {', '.join(bad[:5])}"
+            warnings.warn(listed, FlatnceWarning, stacklevel=4)
         return self.subset(torch.tensor(readable).nonzero().squeeze(1))
 
     def decoded(self) -> ImageSet:
