@@ -15,9 +15,10 @@ from PIL import Image
 import flatnce
 from export_subjects import export_of, make_trained, write_run
 from flatnce.cli import main
+from flatnce.messages import FlatnceWarning
 from flatnce.pretrain import embedding, load_encoder, preset
 from flatnce.pretrain.data import FolderSet, ImageSet
-from flatnce.pretrain.evaluation import extract
+from flatnce.pretrain.evaluation import evaluate_run, extract
 from flatnce.pretrain.training import loop, named
 from flatnce.pretrain.training.loop import Outcome
 from pictures import pictures
@@ -152,7 +153,7 @@ def test_rows_are_normalised_and_counted_on_request(encoder, capsys):
         ([], "holds no image"),
         ([None], "holds a NoneType"),
         (np.zeros((2, 5, 8, 8), np.uint8), r"images has shape \(2, 5, 8, 8\)"),
-        (np.zeros((5, 64)), r"shape \(5, 64\); pass .* grey images \(n, h, w\) or \[image\]$"),
+        (np.zeros((5, 64)), r"shape \(5, 64\); .* or a list of grey images \(h, w\)$"),
         ([np.zeros((2, 8, 8, 3), np.uint8)], "holds 2 images, not one"),
         (torch.full((3, 8, 8), 1.5), "floats from 0 to 1 that are not normalised"),
         (torch.full((3, 8, 8), torch.nan), "floats from 0 to 1"),
@@ -308,14 +309,17 @@ def test_the_first_process_alone_evaluates_and_writes_the_page(monkeypatch, rank
 def test_labels_of_one_class_leave_a_trained_run_without_an_evaluation(capsys):
     items = [(image, 0) for image in pictures(40, height=8)]
     quick = {"epochs": 1, "batch_size": 20, "tensorboard": False, "device": "cpu", "workers": 0}
-    why = r"runs/one is trained and saved, but not evaluated: object:list.* has no test part"
-    why += r".* \(it has one class, 0\)\. Give test_data, or"
-    with pytest.warns(UserWarning, match=why):
-        assert flatnce.train(items, name="one", **quick).finished
+    why = r"runs/one is trained and saved, but its evaluation did not finish: object:list.* has no"
+    why += r" test part .* \(it has one class, 0\)\. Pass test_data=\.\.\. to flatnce.train, or"
+    why += r" evaluate on another set: flatnce.pretrain.evaluation.evaluate_run\(run, 'knn', "
+    with pytest.warns(FlatnceWarning, match=why):
+        outcome = flatnce.train(items, name="one", **quick)
+    assert outcome.finished and "(it has one class, 0)" in outcome.not_evaluated
     assert "the page: runs/one/report.html" in capsys.readouterr().out
-    with pytest.warns(UserWarning, match=why):
+    with pytest.warns(FlatnceWarning, match=why):
         assert flatnce.resume("one", evaluate=["knn"], quiet=True, data=items).finished
     assert not capsys.readouterr().out
+    assert evaluate_run("runs/one", "knn", ["digits"])[0]["data"] == "digits"  # what it advises
 
 
 @pytest.mark.parametrize("step, asked", [(10, ["knn"]), (30, None)])

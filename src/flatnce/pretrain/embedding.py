@@ -213,8 +213,8 @@ def _array_images(array: Any) -> UInt8[Tensor, "n c h w"]:
     if values.ndim != 4 or values.shape[1] not in (1, 3) or not values.numel():
         raise ValueError(
             f"images has shape {tuple(array.shape)}; pass arrays (h, w, c) or (n, h, w, c), "
-            "tensors (c, h, w) or (n, c, h, w), with 1 or 3 channels, or grey images (n, h, w) "
-            "or [image]"
+            "tensors (c, h, w) or (n, c, h, w), with 1 or 3 channels, grey images (n, h, w), "
+            "or a list of grey images (h, w)"
         )
     if values.dtype == torch.uint8:
         return values

@@ -1,5 +1,6 @@
 """``flatnce train`` and ``flatnce resume`` as a user meets them."""
 
+import errno
 import json
 import os
 import signal
@@ -7,11 +8,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from flatnce.cli import main
 from flatnce.pretrain import TrainConfig, train
+from flatnce.pretrain.evaluation import protocols
 from flatnce.pretrain.runs.folder import run_lock
 from flatnce.pretrain.runs.log import read_run
 from forked import Forked, wait_for_lines
@@ -51,7 +54,7 @@ def test_files_that_are_left_out_are_named_in_one_plain_line(tmp_path):
     code = "import sys; from flatnce.cli import main; [main(sys.argv[1:]) for _ in range(2)]"
     command = [sys.executable, "-c", code, "train", f"{folder}/", "--batch-size", "8", *more]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    said = f"photos: 1 files cannot be read as images and are left out: {folder}/cat/spoilt.png"
+    said = f"photos: 1 file cannot be read as an image and is left out: {folder}/cat/spoilt.png"
     assert done.returncode == 0 and " ".join(done.stderr.split()) == f"flatnce: {said}"
 
 
@@ -121,9 +124,20 @@ def test_what_ends_the_evaluation_after_training_is_one_line_on_stderr(more, cap
     capsys.readouterr()
     assert main(["resume", "cut", "--evaluate", "knn", *more]) == 1
     shown = capsys.readouterr()
-    said = "flatnce resume: the run is trained and saved, but not evaluated: runs/cut/checkpoints/"
+    said = "flatnce resume: the run is trained and saved, but its evaluation did not finish: runs/"
     assert shown.err.startswith(said) and shown.err.count("\n") == 1
     assert "cut short or changed" in shown.err and shown.out
+
+
+def test_results_that_cannot_be_saved_after_training_are_not_called_missing(capsys, monkeypatch):
+    refused = PermissionError(errno.EACCES, "Permission denied", "results.json")
+    monkeypatch.setattr(protocols, "add_evaluation", Mock(side_effect=refused))
+    typed = ["train", "digits", "--name", "kept", "--evaluate", "knn", "--json", *QUICK]
+    assert main(typed) == 1
+    shown = capsys.readouterr()
+    assert shown.err.startswith("flatnce train: knn: not saved in runs/kept/results.json (Permiss")
+    assert "did not finish" not in shown.err and shown.err.count("\n") == 1
+    assert json.loads(shown.out)["not_evaluated"] == ""
 
 
 FOREVER = "--epochs 500 --no-tensorboard --device cpu --watch-every 0".split()

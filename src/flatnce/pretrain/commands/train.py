@@ -103,6 +103,7 @@ def evaluate_and_report(outcome: "Outcome", protocols: Sequence[str] | None, as_
     """After training: evaluate, write the page, print the results, and return the exit code."""
     if int(os.environ.get("RANK", "0")) > 0:
         return 0
+    from flatnce.pretrain.evaluation import NotSaved
     from flatnce.pretrain.training.named import finish_run, print_results
     from flatnce.pretrain.training.processes import is_launched
 
@@ -118,14 +119,20 @@ def evaluate_and_report(outcome: "Outcome", protocols: Sequence[str] | None, as_
         # torchrun takes any other code for a death and would restart the run.
         return 0 if is_launched() else 130
     failure = finish_run(outcome, protocols)
+    evaluated = failure is None or isinstance(failure, NotSaved)
     if as_json:
         stand = {"directory": str(outcome.directory), "finished": True}
         results = read_run(outcome.directory).results or {}
-        print_json({**stand, "not_evaluated": str(failure or ""), **results})
+        unsaved = {"evaluations": failure.results} if isinstance(failure, NotSaved) else {}
+        why = "" if evaluated else str(failure)
+        print_json({**stand, "not_evaluated": why, **unsaved, **results})
     else:
         print_results(outcome, failure)
-    if failure is not None:  # one line on stderr, after what could be measured
-        raise OSError(f"the run is trained and saved, but not evaluated: {failure}") from failure
+    if isinstance(failure, NotSaved):
+        raise failure
+    if failure is not None:  # an OSError for the exit code 1, after what could be measured
+        said = "the run is trained and saved, but its evaluation did not finish"
+        raise OSError(f"{said}: {failure}") from failure
     return 0
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from flatnce.core.diagnostics import pool_information
-from flatnce.own_code import is_own
+from flatnce.own_code import OBJECT, is_own
 from flatnce.pretrain.data import (
     MissingData,
     OwnSet,
@@ -243,10 +243,15 @@ def _split_labels(image_set: Images, data: str) -> tuple[Tensor, Tensor]:
     if few:
         place = data.rstrip("/")
         remedy = f"Put labelled images into {place}/train/CLASS and /val/CLASS"
+        other = "`flatnce evaluate RUN --data NAME`"
+        if is_own(data):
+            remedy = "Train with test_data=module:name"
+        if data.startswith(f"{OBJECT}:"):  # which no command has
+            remedy = "Pass test_data=... to flatnce.train"
+            other = "flatnce.pretrain.evaluation.evaluate_run(run, 'knn', ['NAME'])"
         raise ValueError(
             f"{data} has no test part (val or test), and a fifth of every class cannot be held "
-            f"out instead ({', '.join(few[:3])}). {'Give test_data' if is_own(data) else remedy}, "
-            "or evaluate on another set: `flatnce evaluate RUN --data NAME`"
+            f"out instead ({', '.join(few[:3])}). {remedy}, or evaluate on another set: {other}"
         )
     return holdout(labels, SHARE, SEED)
 

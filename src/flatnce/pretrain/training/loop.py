@@ -48,11 +48,15 @@ Report = Callable[[Mapping[str, Any]], None]  # called with each line that is lo
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: ``finished``, or asked to stop after ``step`` steps."""
+    """How a run ended: ``finished``, or asked to stop after ``step`` steps.
+
+    ``not_evaluated`` says why the evaluation after training did not finish; it is empty otherwise.
+    """
 
     directory: Path
     finished: bool
     step: int
+    not_evaluated: str = ""
 
     def _repr_html_(self) -> str:
         """The run in a notebook."""

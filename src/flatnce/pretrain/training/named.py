@@ -3,13 +3,14 @@
 import os
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 from flatnce.cli.progress import show_progress
-from flatnce.messages import say
+from flatnce.messages import FlatnceWarning, say
 from flatnce.own_code import ARGUMENTS, OwnObjects, is_own
 from flatnce.pretrain.evaluation import evaluate_run, expand
 from flatnce.pretrain.page.run import run_page
@@ -35,7 +36,9 @@ def train(
 ) -> loop.Outcome:
     """Pretrain an encoder, evaluate it and write its page, as ``flatnce train`` does.
 
-    ``flatnce.load(name)`` then loads the encoder, and ``flatnce runs`` lists the run.
+    ``flatnce.load(name)`` then loads the encoder, and ``flatnce runs`` lists the run. If the
+    evaluation of a trained run does not finish, a warning and ``not_evaluated`` of the outcome
+    say why; a file that cannot be read or written raises an OSError.
 
     Arguments:
         data: A data set's name, the path of a folder of images, the import path of your own, or
@@ -73,7 +76,8 @@ def resume(
 ) -> loop.Outcome:
     """Continue a run, evaluate it and write its page, as ``flatnce resume`` does.
 
-    Of a run that is finished and evaluated only the results are shown.
+    Of a run that is finished and evaluated only the results are shown. An evaluation that does
+    not finish is reported as by :func:`train`.
 
     Arguments:
         run: A run's name in the folder of runs, or its path.
@@ -113,8 +117,9 @@ def _finish(outcome: loop.Outcome, evaluate: Sequence[str] | None, quiet: bool) 
     if not quiet:
         print_results(outcome, failure)
     if failure is not None:
-        said = f"{outcome.directory} is trained and saved, but not evaluated: {failure}"
-        warnings.warn(said, stacklevel=3)
+        said = f"is trained and saved, but its evaluation did not finish: {failure}"
+        warnings.warn(f"{outcome.directory} {said}", FlatnceWarning, stacklevel=3)
+        return replace(outcome, not_evaluated=str(failure))
     return outcome
 
 
