@@ -9,6 +9,7 @@ tiles are those that the package would choose on such a device for many rows.
 import sys
 from itertools import product
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -73,6 +74,16 @@ def test_every_kernel_compiles_and_fits(card, which):
     taken = shared_memory(__file__, str(card), which)
     assert taken.keys() == KERNELS
     assert max(taken.values()) <= SHARED_MEMORY[card], taken
+
+
+@pytest.mark.parametrize("n", [2048, 65_536])
+@pytest.mark.parametrize("card", SHARED_MEMORY)
+def test_a_masked_tile_is_no_smaller_than_needed(monkeypatch, card, n):
+    properties = SimpleNamespace(shared_memory_per_block_optin=SHARED_MEMORY[card])
+    monkeypatch.setattr(launch, "_card", lambda device: properties)
+    there = Mock(spec=Tensor, is_cuda=True, shape=(n, 256), element_size=lambda: 2)
+    tiles = launch.choose_tiles(there, n, scans=True, gradients=False, masked=True)
+    assert SHARED_MEMORY[card] / 2 < 2 * tiles.held(256, masked=True) < SHARED_MEMORY[card]
 
 
 if __name__ == "__main__":
