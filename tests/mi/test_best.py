@@ -222,6 +222,28 @@ def test_columns_that_are_not_normal_take_neighbours_or_the_critic():
     assert best_estimate(x, y, known).method == "critic"
 
 
+def _beside_normal_columns(columns, n, seed=0):
+    """Six pairs of normal columns (1.339 nats), with columns of two values on one side."""
+    x, noise = np.random.default_rng(seed).normal(size=(2, n, 6))
+    return np.hstack((x, columns)), 0.6 * x + 0.8 * noise
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e9])
+def test_independent_columns_of_two_values_leave_correlations(scale):
+    flags = np.random.default_rng(1).integers(0, 2, size=(600, 2))
+    x, y = _beside_normal_columns(flags, 600)
+    known = _critic(start=1.1, validation=1.05, nats=1.0, lower=0.8, train=1.2)
+    found = best_estimate(x * np.r_[[scale] * 3, [1.0] * 5], y, known)
+    assert found.method == "gaussian-copula" and abs(found.nats - 1.339) < 0.15
+
+
+def test_the_columns_of_words_beside_normal_columns_do_not_take_correlations():
+    words = np.random.default_rng(1).integers(0, 4, size=600)[:, None] == np.arange(4)
+    x, y = _beside_normal_columns(words, 600)
+    known = _critic(start=1.1, validation=1.05, nats=1.0, lower=0.8, train=1.2)
+    assert best_estimate(x, y, known).method == "critic"
+
+
 def test_rows_that_belong_together_leave_the_critic_only():
     x, y = mi.tasks.find("1v1-normal-0.75").sample(100, seed=0)
     found = best_estimate(x, y, _critic(independent=False))

@@ -81,6 +81,14 @@ def test_several_categories_on_both_sides_are_not_taken_for_normal_columns():
     assert 0.7 < found.lower < 0.985
 
 
+def test_two_columns_of_two_values_among_normal_ones_leave_correlations():
+    random = np.random.default_rng(0)
+    x, noise = random.normal(size=(2, 600, 6))
+    x, y = np.hstack((x, random.integers(0, 2, size=(600, 2)))), 0.6 * x + 0.8 * noise
+    found = mi.estimate(x, y, steps=100).best
+    assert found.method == "gaussian-copula" and found.low < 1.339 < found.high
+
+
 # --- Methods -------------------------------------------------------------------------------------
 
 

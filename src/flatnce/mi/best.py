@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from flatnce.extras import require_extra
 from flatnce.mi.classical import TREE_COLUMNS, Integers, Table, gaussian_copula, ksg_terms
 from flatnce.mi.cleaning import more_values, normal_scores
+from flatnce.mi.critics import determined_columns
 
 __all__ = []
 
@@ -113,8 +114,8 @@ class Side:
     @cached_property
     def normal(self) -> bool:
         """Whether the principal components of normal scores are about normal (kurtosis)."""
-        if sum(len(np.unique(column)) == 2 for column in self.table.T) > 1:
-            return False  # columns of a category
+        if determined_columns(self.table).any():  # columns of a category
+            return False
         axes = np.linalg.svd(self.scores, full_matrices=False)[0][:, :5]
         excess = (axes**4).mean(axis=0) / (axes**2).mean(axis=0) ** 2 - 3
         return abs(float(excess.mean())) < max(4 * (24 / axes.size) ** 0.5, 0.35)

@@ -449,21 +449,29 @@ def _start_columns(table: NDArray[Any], others: NDArray[Any]) -> NDArray[np.bool
 
     The columns of a category determine that of its most common value: a sum of all of them is a
     direction in which rows do not differ, and what rounding leaves of it would have a large
-    weight. Beside such a column, a value of fewer than five other rows has no weight either.
+    weight. Beside such a column, a value that fewer than five of the other rows have (the last
+    fifth of the training rows, about a tenth of the table) has no weight either.
     """
-    high = table.max(axis=0)
-    binary = ((table == table.min(axis=0)) | (table == high)).all(axis=0)
+    determined = determined_columns(table)
+    if not determined.any():
+        return ~determined
+    return ~determined & ((others != np.median(table, axis=0)).sum(axis=0) >= 5)
+
+
+def determined_columns(table: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which columns of two values are linear in others; of a category, its most common value."""
+    low, high = table.min(axis=0), table.max(axis=0)
+    binary = ((table == low) | (table == high)).all(axis=0)
+    determined = np.zeros_like(binary)
     if not binary.any() or table.shape[1] >= len(table):
-        return np.ones_like(binary)
+        return determined
     order = np.argsort((table == high).sum(axis=0))
-    centred = (table - table.mean(axis=0, dtype=np.float64))[:, order]
+    centred = (table - table.mean(axis=0, dtype=np.float64)) * (high > low)
+    centred = (centred / np.maximum(centred.std(axis=0), np.finfo(float).tiny))[:, order]
     triangle = np.asarray(np.linalg.qr(centred.T @ centred, mode="r"))
     size = np.linalg.norm(triangle, axis=0)
-    determined = np.zeros_like(binary)
     determined[order] = (size > 0) & (np.abs(triangle.diagonal()) < 1e-10 * size)
-    determined &= binary
-    common = (others != np.median(table, axis=0)).sum(axis=0) >= 5
-    return ~determined & (common | ~determined.any())
+    return determined & binary
 
 
 def _standardisation(
