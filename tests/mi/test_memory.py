@@ -162,6 +162,41 @@ def test_a_block_that_fits_is_named_where_auto_has_none():
     assert f"Give blocks of at least {found.length} rows" in flag.message
 
 
+def _sparse(share, rows, seed):
+    """Independent series; so large a share of the rows of one has missing values."""
+    x, y = _series(0.97, rows, seed), _series(0.97, rows, seed + 1)
+    x[np.random.default_rng(seed).uniform(size=rows) < share] = np.nan
+    return x, y
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9])
+def test_blocks_and_the_memory_count_rows_of_the_file(share):
+    x, y = _sparse(share, 20_000, 1)
+    whole = memory_of(*_sparse(0.0, 20_000, 1)).length
+    found = mi.estimate(x, y, blocks="auto", **QUICK)
+    assert 1.5 * whole < found.settings["blocks"] < 6 * whole
+    assert not found.flagged("dependent") and found.p_value > 0
+    left = np.flatnonzero(~np.isnan(x[:, 0]))
+    memory, rows = memory_of(x[left], y[left]), len(left)
+    apart = (left[-1] - left[0] + 1) / rows
+    assert found.settings["blocks"] == math.ceil(memory.blocks(rows) * apart)
+    # As many rows of the file as the memory has rows that are left are too short.
+    short = mi.estimate(x, y, blocks=memory.blocks(rows) // 3 + 1, **QUICK)
+    assert short.flagged("dependent") and short.lower == 0 and math.isnan(short.p_value)
+    said = short.flags[0].message
+    lasting = math.ceil(memory.length * apart)
+    assert f"their memory of {lasting} rows" in said
+    assert f"blocks={found.settings['blocks']}" in said
+
+
+def test_a_series_that_begins_late_has_the_blocks_of_its_own_rows():
+    x, y = _series(0.9, 1500, 7), _series(0.9, 1500, 8)
+    own = mi.estimate(x, y, blocks="auto", **QUICK).settings["blocks"]
+    late = np.vstack((np.full((1500, 1), np.nan), x))
+    found = mi.estimate(late, np.vstack((y, y)), blocks="auto", **QUICK)
+    assert found.settings["blocks"] == own and not found.flagged("dependent")
+
+
 def test_studies_certify_nothing_with_blocks_that_are_too_short():
     x, y = np.random.default_rng(301).normal(size=(300, 2)).cumsum(0).T
     choices = {"blocks": 10, **QUICK}

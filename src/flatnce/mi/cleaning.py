@@ -52,6 +52,11 @@ class CleanTables:
     repeated: tuple[str, ...]  # sides that repeat whole rows
     report: Cleaning
 
+    @property
+    def span(self) -> int:
+        """Number of given rows from the first to the last that is left."""
+        return int(self.rows[-1] - self.rows[0]) + 1
+
 
 def numbers_of(values: Any, name: str) -> Table:
     """Convert values to floating-point numbers, rows first; a vector becomes one column."""

@@ -185,7 +185,7 @@ class EstimationJob:
         own_and_other = self._train_and_test(parts)
         best = self._best(evaluation, own_and_other[0]) if self.memory is None else None
         flags = (
-            *result.memory_flags(self.memory, len(tables.x), options.blocks),
+            *result.memory_flags(self.memory, tables.span, options.blocks),
             *result.evaluation_flags(evaluation, best, self.ksg),
             *result.training_flags(primary, critics, self.settings["steps"], *own_and_other),
             *result.data_flags(tables),
@@ -275,11 +275,13 @@ def prepare(
     began = time.perf_counter()
     options.check()
     tables = cleaning.clean(x, y)
-    memory, rows, trains = None, len(tables.x), not options.chosen_method.classical
+    memory, trains = None, not options.chosen_method.classical
     if options.blocks == "auto" or (trains and not options.independent and groups is None):
         memory = memory_of(tables.x, tables.y)  # before the critics take the computer's memory
+    if memory is not None and memory.length is not None:  # in rows of the file, as blocks are
+        memory = replace(memory, length=memory.length * tables.span / len(tables.x))
     if options.blocks == "auto":
-        options = replace(options, blocks=None if memory is None else memory.blocks(rows))
+        options = replace(options, blocks=None if memory is None else memory.blocks(tables.span))
         if memory is not None and options.blocks is None:
             raise ValueError(
                 "blocks='auto': the memory of these rows is too long for 20 blocks; "

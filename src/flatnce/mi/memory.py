@@ -22,14 +22,14 @@ class Memory:
     """How alike nearby rows are."""
 
     correlation: float  # of rows ``lag`` apart, on the side where it is smaller
-    length: int | None  # rows after which the memory of a side is gone; None if it never is
+    length: int | float | None  # rows until the memory of a side is gone; None if it never is
     lag: int = 1  # 1 of successive rows, more of a season
 
     def blocks(self, rows: int) -> int | None:
         """Rows per block, three times the memory; None where fewer than 20 would be left."""
         if self.length is None or 60 * self.length > rows:
             return None
-        return max(3 * self.length, 2)
+        return math.ceil(3 * self.length)
 
     def outlasts(self, block: int) -> bool:
         """Whether it reaches beyond the next block of so many rows, so that blocks are alike."""

@@ -374,16 +374,17 @@ def memory_flags(memory: Memory | None, rows: int, blocks: Any = None) -> Iterat
     """Yield the warning that rows, or blocks of them, depend on each other, with a remedy."""
     if memory is None:
         return
+    least = math.ceil(memory.length or 0)
     remedy = "The memory is too long for blocks: add rows, or difference the columns first."
     if memory.blocks(rows) is not None:
         remedy = f"For a series, keep rows together, for example blocks={memory.blocks(rows)}."
     elif blocks and not memory.outlasts(rows // FEWEST_UNITS):
-        remedy = f"Give blocks of at least {memory.length} rows, or difference the columns first."
+        remedy = f"Give blocks of at least {least} rows, or difference the columns first."
     seen: dict[str, Any] = {"correlation": memory.correlation, "remedy": remedy}
     seen["other"] = "the next row" if memory.lag == 1 else f"the row {memory.lag} rows later"
     seen |= {"why": ": a series, or several rows of one object? Then", "counted": "row"}
     if blocks:
-        lasting = "without an end" if memory.length is None else f"of {memory.length} rows"
+        lasting = f"of {least} rows" if least else "without an end"
         why = f", and blocks={blocks} is shorter than their memory {lasting}:"
         seen |= {"why": why, "counted": "block"}
     yield flag("dependent", **seen)
