@@ -6,7 +6,7 @@ itself. Two reserved groups cover the rest. Kernels ask for one block of the mas
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -59,8 +59,7 @@ class Selection:
     @classmethod
     def from_tensors(cls, tensors: Sequence[Any], same: bool) -> "Selection":
         """The selection whose :meth:`to_tensors` these are."""
-        anchor_group, key_group, left_out, anchor_self, key_self = tensors
-        return cls(anchor_group, key_group, left_out, anchor_self, key_self, same=same)
+        return replace(cls(*tensors), same=same)
 
     def to_tensors(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
         """The fields that are tensors, for a custom op that takes tensors only."""

@@ -78,9 +78,8 @@ def choose_tiles(
     # Three products of float32 take up to twice the estimate: tests/core/test_fused_compiles.py.
     each = 2 * size if size == 4 else size
     shrink = [{"columns": 128}, {"stages": 2}, {"stages": 1}]
-    if masked:  # the scores take much of the memory, so that half of a tile may do
-        shrink += [{"columns": 64}, {"rows": 128}]
-    for smaller in (*shrink, {"columns": 32}, {"rows": 64}, {"rows": 32, "warps": 4}):
+    halves = [{"columns": 64}, {"rows": 128}] if masked else []  # the scores take memory, too
+    for smaller in (*shrink, *halves, {"columns": 32}, {"rows": 64}, {"rows": 32, "warps": 4}):
         if each * tiles.held(width, masked) < limit:
             break
         tiles = replace(tiles, **{key: min(getattr(tiles, key), v) for key, v in smaller.items()})
