@@ -110,7 +110,13 @@ def test_the_ceiling_is_said_to_be_reached_only_where_it_is(tiny):
     assert "not near the ceiling" in results["findings"][2]["text"]
     for case in results["cases"]:
         case["objectives"]["infonce"]["k_mi"]["mean"] = 0.95 * case["log_k"]
+        case["difference"] = {"mean": 0.3, "sd": 0.1, "values": [0.2, 0.4]}
     assert "FlatNCE drops that factor and keeps learning" in findings_of(results)[2]["text"]
+    for case in results["cases"]:
+        case["difference"] = {"mean": -0.3, "sd": 0.1, "values": [-0.2, -0.4]}
+    text = findings_of(results)[2]["text"]
+    assert "keeps learning" not in text and "not near the ceiling" not in text
+    assert "InfoNCE is ahead by 0.30 ± 0.10" in text
 
 
 def test_the_words_compare_best_with_best_and_name_where_infonce_is_ahead(tiny):
@@ -128,6 +134,9 @@ def test_the_words_compare_best_with_best_and_name_where_infonce_is_ahead(tiny):
     assert by_topic["The ceiling"].startswith("At K = 4, τ = 0.05, ")
     ahead = by_topic["Where InfoNCE is ahead in every seed"]
     assert ahead.startswith("K = 4, τ = 0.2, by 0.20. ")
+    results["cases"][0]["difference"]["values"] = [-0.3, 0.1]
+    (text,) = (one["text"] for one in findings_of(results) if one["topic"].startswith("Where"))
+    assert text == "InfoNCE is ahead in every seed in none of these settings."
 
 
 def test_the_table_of_the_demo_has_whole_words_in_80_columns(tmp_path, capsys, monkeypatch):

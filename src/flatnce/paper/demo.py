@@ -261,14 +261,17 @@ def findings_of(results: Mapping[str, Any]) -> list[dict[str, str]]:
         "task": f"{_mean(focus, 'infonce', 'k_mi'):.2f} of at most {focus['log_k']:.2f} nats",
         "gain": _mean(focus, "infonce", "gain"),
         "gap": comparison(focus["difference"]),
-        "behind": "; ".join(behind) or "in none of these settings",
+        "behind": "; ".join(behind),
     }
     below = _mean(focus, "infonce", "k_mi") < SOLVED * focus["log_k"]
+    # The first text that applies, before the usual one.
+    others = {"below": below, "level": focus["difference"]["mean"] <= 0, "none": not ahead}
     # A hyphen before a digit is a minus.
     minus, found = re.compile(r"(?<![\w-])-(?=\d)"), []
     for finding in TEXTS["findings"]:
-        text = finding["below"] if below and "below" in finding else finding["text"]
-        found.append({"topic": finding["topic"], "text": minus.sub("−", text.format(**values))})
+        chosen = next((name for name in others if others[name] and name in finding), "text")
+        text = minus.sub("−", finding[chosen].format(**values))
+        found.append({"topic": finding["topic"], "text": text})
     return found
 
 
@@ -292,11 +295,12 @@ def _best(cases: list[Plain]) -> str:
 
 
 def _values(results: Mapping[str, Any]) -> dict[str, Any]:
+    focus = _focus(results)
     return {
         **results,
         "seeds": len(results["seeds"]),
-        "focus": _setting(_focus(results)),
-        "size": _focus(results)["candidates"],
+        "focus": _setting(focus),
+        "size": focus["candidates"],
         "rate": results["cases"][0]["learning_rate"],
     }
 
@@ -310,7 +314,7 @@ def _by_size(results: Mapping[str, Any]) -> dict[int, list[Plain]]:
 
 
 def _focus(results: Mapping[str, Any]) -> Plain:
-    """The case that is described in detail: the smallest K, where InfoNCE is furthest behind."""
+    """Of the smallest K, the temperature at which InfoNCE is furthest behind."""
     smallest = min(case["candidates"] for case in results["cases"])
     cases = [case for case in results["cases"] if case["candidates"] == smallest]
     return max(cases, key=lambda case: float(case["difference"]["mean"]))
