@@ -114,6 +114,11 @@ def test_a_run_can_go_on_from_an_earlier_checkpoint(tmp_path):
         resume(run, step=9)
 
 
+def test_a_checkpoint_of_one_process_has_the_sums_of_the_monitor_once(tmp_path):
+    state = checkpoint.load(stopped(tmp_path, at=5) / "checkpoints").state
+    assert state["monitor_of_processes"] == {} and state["monitor"]
+
+
 def test_a_run_on_the_cpu_that_is_resumed_names_no_gpu(tmp_path, monkeypatch):
     train(quick_config(), tmp_path / "run")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -76,8 +76,7 @@ def plan_of(encoder: Any) -> Plan | None:
     plain = all(type(part) is nn.Parameter and part.dtype == torch.float32 for part in parameters)
     # All of the encoder's parameters and each once: none is shared, none is left out.
     same = sorted(map(id, parameters)) == sorted(map(id, encoder.parameters()))
-    own = [vars(module) for module in encoder.modules()]  # hooks, or a forward of its own
-    hooked = any("forward" in part or any(map(part.get, HOOKS)) for part in own)
+    hooked = any(_hooked(module) for module in encoder.modules())
     return plan if plain and same and not hooked else None
 
 
@@ -146,6 +145,12 @@ def _unit(map: Any, norm: Any, relu: Any) -> Unit:
         _require(all(isinstance(part, Tensor) and part.dtype == torch.float32 for part in kept))
     _require(relu is None or type(relu) is nn.ReLU)
     return Unit(map, norm, relu is not None)
+
+
+def _hooked(module: nn.Module) -> bool:
+    """Whether the module has hooks or a forward of its own."""
+    own = vars(module)
+    return "forward" in own or any(own.get(name) for name in HOOKS)
 
 
 def _require(known: bool) -> None:

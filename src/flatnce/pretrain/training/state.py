@@ -370,11 +370,13 @@ class Training:
             own = torch.cuda.get_rng_state(self.device)[None].to(self.device)
             random_cuda = distributed.gather(own)
         monitor = self.monitor.state_dict()
-        sums = {
-            name: distributed.gather(buffer[None].to(self.device))
-            for name, buffer in monitor.items()
-            if isinstance(buffer, Tensor) and buffer.numel()
-        }
+        of_processes: dict[str, Tensor] = {}
+        if distributed.world_size() > 1:
+            of_processes = {
+                name: distributed.gather(buffer[None].to(self.device))
+                for name, buffer in monitor.items()
+                if isinstance(buffer, Tensor) and buffer.numel()
+            }
         if distributed.rank() > 0:
             return
         example = self.images.example
@@ -390,7 +392,7 @@ class Training:
             "watched": self.watched,
             "optimizer": self.optimizer.state_dict(),
             "monitor": monitor,
-            "sums": sums,
+            "monitor_of_processes": of_processes,
             "random": random,
             "random_cuda": random_cuda,
         }
@@ -409,7 +411,7 @@ class Training:
         # Of another number of processes, each takes the mean of their sums.
         sums = {
             name: each[rank] if len(each) == world_size else each.double().mean(0).to(each.dtype)
-            for name, each in state.get("sums", {}).items()
+            for name, each in state.get("monitor_of_processes", {}).items()
         }
         self.monitor.load_state_dict({**state["monitor"], **sums})
         self.monitor.to(self.device)
