@@ -54,7 +54,7 @@ def test_files_that_are_left_out_are_named_in_one_plain_line(tmp_path):
     code = "import sys; from flatnce.cli import main; [main(sys.argv[1:]) for _ in range(2)]"
     command = [sys.executable, "-c", code, "train", f"{folder}/", "--batch-size", "8", *more]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    said = f"photos: 1 file cannot be read as an image and is left out: {folder}/cat/spoilt.png"
+    said = f"photos: 1 of 21 files cannot be read as an image; left out: {folder}/cat/spoilt.png"
     assert done.returncode == 0 and " ".join(done.stderr.split()) == f"flatnce: {said}"
 
 

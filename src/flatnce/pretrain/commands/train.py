@@ -119,12 +119,11 @@ def evaluate_and_report(outcome: "Outcome", protocols: Sequence[str] | None, as_
         # torchrun takes any other code for a death and would restart the run.
         return 0 if is_launched() else 130
     failure = finish_run(outcome, protocols)
-    evaluated = failure is None or isinstance(failure, NotSaved)
     if as_json:
         stand = {"directory": str(outcome.directory), "finished": True}
         results = read_run(outcome.directory).results or {}
         unsaved = {"evaluations": failure.results} if isinstance(failure, NotSaved) else {}
-        why = "" if evaluated else str(failure)
+        why = "" if unsaved else str(failure or "")
         print_json({**stand, "not_evaluated": why, **unsaved, **results})
     else:
         print_results(outcome, failure)

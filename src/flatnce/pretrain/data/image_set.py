@@ -161,11 +161,8 @@ class FolderSet(Labelled):
         if not any(readable):
             raise ValueError(f"paths: none of the {len(self)} files can be read as an image")
         if bad:
-            said = "1 file cannot be read as an image and is left out"
-            if len(bad) > 1:
-                said = f"{len(bad)} files cannot be read as images and are left out"
-            listed = f"{self.name}: {said}: {', '.join(bad[:5])}"
-            warnings.warn(listed, FlatnceWarning, stacklevel=4)
+            said = f"{self.name}: {len(bad)} of {len(self)} files cannot be read as an image"
+            warnings.warn(f"{said}; left out: {', '.join(bad[:5])}", FlatnceWarning, stacklevel=4)
         return self.subset(torch.tensor(readable).nonzero().squeeze(1))
 
     def decoded(self) -> ImageSet:

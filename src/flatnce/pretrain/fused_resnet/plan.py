@@ -10,8 +10,9 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from flatnce.pretrain.models import Encoder, SmallNet
 
-# The attributes in which a module keeps its hooks.
+# The attributes in which a module keeps its hooks, and a forward of its own.
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+CHANGES = (*HOOKS, "forward")
 
 
 class Unit(NamedTuple):
@@ -76,8 +77,8 @@ def plan_of(encoder: Any) -> Plan | None:
     plain = all(type(part) is nn.Parameter and part.dtype == torch.float32 for part in parameters)
     # All of the encoder's parameters and each once: none is shared, none is left out.
     same = sorted(map(id, parameters)) == sorted(map(id, encoder.parameters()))
-    hooked = any(_hooked(module) for module in encoder.modules())
-    return plan if plain and same and not hooked else None
+    changed = any(vars(module).get(name) for module in encoder.modules() for name in CHANGES)
+    return plan if plain and same and not changed else None
 
 
 def _trunk(backbone: Any) -> Iterator[Unit | Block | nn.MaxPool2d]:
@@ -145,12 +146,6 @@ def _unit(map: Any, norm: Any, relu: Any) -> Unit:
         _require(all(isinstance(part, Tensor) and part.dtype == torch.float32 for part in kept))
     _require(relu is None or type(relu) is nn.ReLU)
     return Unit(map, norm, relu is not None)
-
-
-def _hooked(module: nn.Module) -> bool:
-    """Whether the module has hooks or a forward of its own."""
-    own = vars(module)
-    return "forward" in own or any(own.get(name) for name in HOOKS)
 
 
 def _require(known: bool) -> None:

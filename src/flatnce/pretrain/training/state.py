@@ -370,13 +370,12 @@ class Training:
             own = torch.cuda.get_rng_state(self.device)[None].to(self.device)
             random_cuda = distributed.gather(own)
         monitor = self.monitor.state_dict()
-        of_processes: dict[str, Tensor] = {}
-        if distributed.world_size() > 1:
-            of_processes = {
-                name: distributed.gather(buffer[None].to(self.device))
-                for name, buffer in monitor.items()
-                if isinstance(buffer, Tensor) and buffer.numel()
-            }
+        several = distributed.world_size() > 1
+        of_processes = {
+            name: distributed.gather(buffer[None].to(self.device))
+            for name, buffer in monitor.items()
+            if several and isinstance(buffer, Tensor) and buffer.numel()
+        }
         if distributed.rank() > 0:
             return
         example = self.images.example
