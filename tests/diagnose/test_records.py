@@ -231,3 +231,14 @@ def test_this_installation_is_looked_at_for_real():
     found = examine_installation()
     assert found.numbers["torch"] == torch.__version__
     assert not {"torch is missing", "torch is broken"} & set(found.kinds)
+
+
+def test_a_finished_run_whose_log_lost_its_end_is_said_to_have_lost_it(tmp_path):
+    train(quick_config(watch_every=0.0), tmp_path / "run")
+    whole = examine_run(tmp_path / "run", embeddings=False)
+    assert not any("metrics.jsonl is missing" in said for said in whole.unknown)
+    log = tmp_path / "run" / "metrics.jsonl"
+    lines = log.read_text(encoding="utf-8").splitlines(keepends=True)
+    log.write_text("".join(lines[: len(lines) // 2]) + lines[-1][:20], encoding="utf-8")
+    cut = examine_run(tmp_path / "run", embeddings=False)
+    assert any("a part of metrics.jsonl is missing" in said for said in cut.unknown)

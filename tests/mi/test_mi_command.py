@@ -299,3 +299,11 @@ def test_flags_on_the_page_and_in_json_name_options(data, capsys):
     said = "Try --cv 5 (--independent), or name it (--group)."
     assert json.loads(capsys.readouterr().out)["flags"][0]["message"] == said
     assert said in Path("p.html").read_text()
+
+
+def test_a_column_with_the_name_of_an_option_is_named_in_the_advice(tmp_path, capsys):
+    cells = [*map(str, range(100)), "abc"]
+    text = "\n".join(["x,y", *(f"{cell},{i}" for i, cell in enumerate(cells))])
+    (tmp_path / "data.csv").write_text(text, encoding="utf-8")
+    assert main(["mi", str(tmp_path / "data.csv"), "--x", "x", "--y", "y"]) == 2
+    assert "--kind x=category" in " ".join(capsys.readouterr().err.split())

@@ -146,7 +146,7 @@ def as_typed(message: str) -> str:
         return f"{flag} {value}".strip()
 
     names = "|".join(sorted(_typed, key=len, reverse=True))
-    pattern = rf"(?<![\w.-])({names})=({VALUE})|{OTHER}"
+    pattern = rf"(?<![\w.-])(?<!--kind )({names})=({VALUE})|{OTHER}"
     return re.sub(pattern, option, message) if names else message
 
 

@@ -88,6 +88,8 @@ def examine_run(
         available = min(config.model.head_out, seen)
         findings += findings_on(history, objective, available=available)
         unknown += [] if has_evidence(history) else [not_known("early")]
+        if status.finished and (ended := int(history[-1]["step"])) < status.step:
+            unknown.append(not_known("log_cut", ended=ended, step=status.step))
     else:
         unknown.append(not_known("begin"))
     judged = bool(history) and has_evidence(history)

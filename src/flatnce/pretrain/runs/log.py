@@ -416,7 +416,7 @@ def _checked(path: Path, number: int, line: bytes) -> dict[str, Any]:
         return read_line(line)
     except (ValueError, RecursionError) as error:
         said = str(error).replace("`", "")
-        raise ValueError(f"{path}, line {number} is damaged ({said}); remove it") from error
+        raise ValueError(f"{path}, line {number} is damaged ({said}); remove this line") from error
 
 
 def read_line(line: bytes) -> dict[str, Any]:
