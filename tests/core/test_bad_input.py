@@ -184,7 +184,7 @@ REFUSED = [
     # Powers, kernels and learned temperatures.
     ("read_at(torch.ones(2))", "temperature has shape (2,)", "zero-dimensional"),
     ("read_at(tensor(1))", "temperature has shape () and dtype torch.int64", "zero-dimensional"),
-    ("FlatNCE(EssController(control.Linear(1.5, 1.5, 1)))(z, rows(seed=1))", "ess_target"),
+    ("FlatNCE(EssController(control.Cosine(1.5, 1.5, 1)))(z, rows(seed=1))", "ess_target"),
     ("FlatNCE(layout='two_tower', form='out')(z, z)", "two_tower"),
     ("FlatNCE(layout='two_tower', queue=KeyQueue(4, 3))(z, z)", "two_tower"),
     ("FlatNCE(layout='two_tower')(z, z, labels=labels)", "layout='two_view'"),
@@ -208,7 +208,7 @@ REFUSED = [
         "temperature_at_start=1000000000.0",
         "highest=1000.0",
     ),
-    ("control.Linear(0.6, 0.2, steps=0)", "steps=0", "at least 1"),
+    ("control.Cosine(0.6, 0.2, steps=0)", "steps=0", "at least 1"),
     ("EssController(0.5, highest=INF)", "must lie between lowest="),
     # Queues.
     ("KeyQueue(0, 3)", "size=0", "at least 1"),
@@ -373,7 +373,7 @@ def test_control_of_the_ess_of_one_negative_is_refused(module, kernel):
 @pytest.mark.parametrize("value", [0.0, -1.0, NAN])
 def test_a_module_refuses_a_temperature_out_of_range(module, value):
     refuses(lambda: module(temperature=value), f"temperature={value}", "positive finite")
-    for temperature in (torch.tensor(value), control.Linear(value, value, 1)):
+    for temperature in (torch.tensor(value), control.Cosine(value, value, 1)):
         loss_fn = module(temperature=temperature)
         refuses(lambda f=loss_fn: f(rows(), rows()), "temperature", f"{value:g}", "positive")
 

@@ -14,7 +14,7 @@ import reference
 from flatnce import EssController, FlatNCE, KeyQueue, LearnedTemperature
 from flatnce import functional as F
 from flatnce.core import distributed
-from flatnce.core.control import Cosine, Linear, Schedule
+from flatnce.core.control import Cosine, Schedule
 from flatnce.core.direct import MOST_ABOVE
 from flatnce.core.objectives.temperature import TemperatureSource, _moments
 from forked import run_forked
@@ -26,12 +26,11 @@ FLOAT32 = 1e-6  # relative: a controller's β is a float32
 
 # --- Schedules -----------------------------------------------------------------------------------
 
-LINE, HALF_COSINE = Linear(0.6, 0.2, steps=100), Cosine(0.6, 0.2, steps=100)
-VALUES = [(Linear(0.3, 0.3, 5), step, 0.3) for step in (0, 1, 10**9)]
-VALUES += [(kind(0.1, 0.5, steps=10), 5, 0.3) for kind in (Linear, Cosine)]
-for step, value in ((0, 0.6), (50, 0.4), (100, 0.2), (1000, 0.2)):
-    VALUES += [(LINE, step, value), (HALF_COSINE, step, value)]
-VALUES += [(LINE, 25, 0.5), (LINE, 75, 0.3), (HALF_COSINE, 25, 0.4 + 0.2 * math.sqrt(0.5))]
+HALF_COSINE = Cosine(0.6, 0.2, steps=100)
+VALUES = [(Cosine(0.3, 0.3, 5), step, 0.3) for step in (0, 1, 10**9)]
+VALUES += [(Cosine(0.1, 0.5, steps=10), 5, 0.3)]
+VALUES += [(HALF_COSINE, *at) for at in ((0, 0.6), (50, 0.4), (100, 0.2), (1000, 0.2))]
+VALUES += [(HALF_COSINE, 25, 0.4 + 0.2 * math.sqrt(0.5))]
 
 
 @pytest.mark.parametrize(("schedule", "step", "value"), VALUES)
@@ -44,16 +43,17 @@ def test_a_schedule_has_its_value_at_a_step(schedule, step, value):
 @pytest.mark.parametrize("kernel", ["dense", "chunked"])
 def test_a_schedule_as_temperature_is_followed_and_saved(kernel):
     z1, z2 = random(5, 3), random(5, 3, seed=1)
-    schedule = Linear(1.0, 0.2, steps=4)
+    schedule = Cosine(1.0, 0.2, steps=4)
     loss_fn, expected = FlatNCE(temperature=schedule, kernel=kernel), []
     for step in range(3):
         loss_fn(z1, z2)
-        expected.append(1.0 - 0.2 * step)
+        expected.append(0.2 + 0.4 * (1 + math.cos(math.pi * step / 4)))
         assert float(loss_fn.last.temperature) == pytest.approx(expected[-1], rel=FLOAT32)
     restored = FlatNCE(temperature=schedule, kernel=kernel)
     restored.load_state_dict(saved_and_loaded(loss_fn.state_dict()))
     restored(z1, z2)
-    assert float(restored.last.temperature) == pytest.approx(0.4, rel=FLOAT32)
+    later = 0.2 + 0.4 * (1 + math.cos(math.pi * 3 / 4))
+    assert float(restored.last.temperature) == pytest.approx(later, rel=FLOAT32)
 
 
 # --- The controller's step -----------------------------------------------------------------------
@@ -206,7 +206,7 @@ def test_beta_is_a_buffer_that_a_checkpoint_restores():
     assert whole.temperature_source.beta.item() != saved["temperature_source.beta"].item()
 
 
-@pytest.mark.parametrize("rule", [EssController(0.3), Linear(1.0, 0.2, steps=4)], ids=str)
+@pytest.mark.parametrize("rule", [EssController(0.3), Cosine(1.0, 0.2, steps=4)], ids=str)
 def test_a_rule_stands_still_in_eval_mode_and_shows_the_temperature_that_was_used(rule):
     loss_fn = driven(FlatNCE(temperature=rule), 3)
     before = {name: value.item() for name, value in loss_fn.state_dict().items()}
@@ -421,12 +421,11 @@ def test_a_controller_takes_arguments_up_to_their_ends(accepted, refused, words)
         EssController(**{"target": 0.3, **refused})
 
 
-@pytest.mark.parametrize("kind", [Linear, Cosine])
-def test_a_schedule_takes_at_least_one_step(kind):
-    assert float(kind(0.6, 0.2, steps=1).at(torch.tensor(1))) == pytest.approx(0.2)
+def test_a_schedule_takes_at_least_one_step():
+    assert float(Cosine(0.6, 0.2, steps=1).at(torch.tensor(1))) == pytest.approx(0.2)
     for steps in (0, -1):
         with pytest.raises(ValueError, match=f"steps={steps} must be at least 1"):
-            kind(0.6, 0.2, steps=steps)
+            Cosine(0.6, 0.2, steps=steps)
 
 
 def test_the_defaults_of_a_controller_and_of_a_learned_temperature():
@@ -475,7 +474,7 @@ def test_a_tensor_that_is_no_temperature_has_no_inverse(temperature):
     assert source.beta_now(torch.device("cpu"), True, None) is None
 
 
-@pytest.mark.parametrize("rule", [EssController(0.3), Linear(1.0, 0.2, steps=4)], ids=str)
+@pytest.mark.parametrize("rule", [EssController(0.3), Cosine(1.0, 0.2, steps=4)], ids=str)
 def test_the_state_of_a_rule_moves_to_the_device_of_the_batch(rule):
     device, source = torch.device("meta"), TemperatureSource(rule)
     source.follow(torch.device("cpu"))
@@ -517,7 +516,7 @@ def test_over_several_processes_a_controller_is_not_read_on_the_host(monkeypatch
 def test_a_target_of_a_schedule_is_checked_at_every_step(target, accepted, place, kernel, request):
     if place == "deferred":
         request.getfixturevalue(place)
-    loss_fn = FlatNCE(EssController(Linear(target, target, 1)), kernel=kernel)
+    loss_fn = FlatNCE(EssController(Cosine(target, target, 1)), kernel=kernel)
     if accepted:
         loss_fn(*views())
         assert float(loss_fn.last.ess) > 0 and int(loss_fn.temperature_source.step) == 1
@@ -532,7 +531,7 @@ def test_a_target_of_a_schedule_is_checked_at_every_step(target, accepted, place
 
 @pytest.mark.parametrize("kernel", ["auto", "dense"])
 def test_a_constant_schedule_is_its_number(kernel):
-    targets = 0.25, Linear(0.25, 0.25, 1)  # a number without rounding
+    targets = 0.25, Cosine(0.25, 0.25, 1)  # a number without rounding
     both = [driven(FlatNCE(EssController(one), kernel=kernel), 20) for one in targets]
     assert torch.equal(*(loss_fn.temperature_source.beta for loss_fn in both))
 

@@ -29,11 +29,11 @@ class Schedule(Protocol):
 
 
 @dataclass(frozen=True)
-class Linear:
-    """From ``start`` to ``end`` in a straight line over ``steps``, then constant.
+class Cosine:
+    """From ``start`` to ``end`` along half a cosine over ``steps``, then constant.
 
     Examples:
-        >>> Linear(0.6, 0.2, steps=100).at(torch.tensor(50))
+        >>> Cosine(0.6, 0.2, steps=100).at(torch.tensor(50))
         tensor(0.4000)
     """
 
@@ -47,16 +47,8 @@ class Linear:
 
     def at(self, step: Tensor) -> Float[Tensor, ""]:
         """The value at a step count."""
-        return self.start + (self.end - self.start) * _progress(step, self.steps)
-
-
-@dataclass(frozen=True)
-class Cosine(Linear):
-    """From ``start`` to ``end`` along half a cosine over ``steps``, then constant."""
-
-    def at(self, step: Tensor) -> Float[Tensor, ""]:
-        """The value at a step count."""
-        falling = 0.5 * (1 + torch.cos(math.pi * _progress(step, self.steps)))
+        progress = (step.to(torch.float32) / self.steps).clamp(0, 1)
+        falling = 0.5 * (1 + torch.cos(math.pi * progress))
         return self.end + (self.start - self.end) * falling
 
 
@@ -155,7 +147,3 @@ def solve_for_ess(
         too_flat = ess_at(middle.exp()) > target
         low, high = torch.where(too_flat, middle, low), torch.where(too_flat, high, middle)
     return ((low + high) / 2).exp()
-
-
-def _progress(step: Tensor, steps: int) -> Float[Tensor, ""]:
-    return (step.to(torch.float32) / steps).clamp(0, 1)
