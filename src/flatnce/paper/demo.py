@@ -331,11 +331,7 @@ def _ceiling(case: Plain) -> dict[str, float]:
 def demo_page(run_directory: str | Path) -> Path:
     """Write ``report.html`` into a finished demo's run directory and return its path."""
     run = read_run(run_directory, "demo")
-    if run.results is None:
-        raise ValueError(
-            f"run_directory={str(run_directory)!r} is unfinished; run `flatnce demo` to the end "
-            "first"
-        )
+    assert run.results is not None  # it is called when the demo has ended
     return write_page(_page(run, run.results), run.directory / "report.html")
 
 
@@ -397,7 +393,10 @@ def _curves(
     """One measure by step for both objectives, mean and standard deviation over seeds."""
     lines = []
     for series, (objective, name) in enumerate(NAMES.items()):
-        values = by_step(run, case, objective, measure)
+        values: dict[float, list[float]] = {}  # over seeds, by step
+        for record in run.metrics:
+            if record["objective"] == objective and all(record[key] == case[key] for key in KEYS):
+                values.setdefault(float(record["step"]), []).append(record[measure])
         lines.append(line(name, list(values), list(values.values()), series))
     numbers = (f"{case[key]:g}".replace(".", "-") for key in KEYS)
     y = TEXTS["axes"][measure]
@@ -407,15 +406,6 @@ def _curves(
         "caption": f"{capitalised(y['label'])} by step; the band is ± one sd over seeds.",
     }
     return draw(*chart("lines", heading, axis("step"), y, lines, references=references or {}))
-
-
-def by_step(run: Run, case: Plain, objective: str, measure: str) -> dict[float, list[float]]:
-    """A measure's values over seeds, by step."""
-    values: dict[float, list[float]] = {}
-    for record in run.metrics:
-        if record["objective"] == objective and all(record[key] == case[key] for key in KEYS):
-            values.setdefault(float(record["step"]), []).append(record[measure])
-    return dict(sorted(values.items()))
 
 
 def _by_temperature(size: int, cases: list[Plain], ceiling: dict[str, float]) -> Figure:

@@ -15,10 +15,7 @@ Plain = Mapping[str, Any]
 def reproduce_page(directory: str | Path) -> Path:
     """Write ``report.html`` into an experiment's folder and return its path."""
     run = read_run(directory, "reproduce")
-    if run.results is None:
-        raise ValueError(
-            f"directory={str(directory)!r} is unfinished; run `flatnce reproduce` to the end first"
-        )
+    assert run.results is not None  # it is called when the experiment has ended
     return write_page(_page(run.results), run.directory / "report.html")
 
 
@@ -38,7 +35,9 @@ def table_of(rows: Sequence[Plain], caption: str) -> Table:
             cell = row["measures"].get(name)
             cells.append("" if cell is None else cell_text(cell))
             if name in printed:
-                cells.append(_printed(cell))
+                paper = None if cell is None else cell.get("paper")
+                known = {"mean": paper, "sd": None}
+                cells.append("" if paper is None else in_unit(known, cell["unit"]))
         lines.append(cells)
     return Table(caption, header, lines)
 
@@ -47,12 +46,6 @@ def _variable(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     return "" if value is None else OBJECTIVES.get(value, str(value))
-
-
-def _printed(cell: Plain | None) -> str:
-    if cell is None or cell.get("paper") is None:
-        return ""
-    return in_unit({"mean": cell["paper"], "sd": None}, cell["unit"])
 
 
 def _page(results: Plain) -> Page:
