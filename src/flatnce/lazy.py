@@ -26,14 +26,12 @@ def lazy_exports(
             homes |= {imported.name: line.module for imported in line.names}
 
     def get(name: str) -> Any:
-        if name not in homes:
-            if has_submodules and not name.startswith("_") and find_spec(f"{package}.{name}"):
-                return import_module(f"{package}.{name}")
-            known = ", ".join(homes)
-            raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {known}")
-        if homes[name] == package:  # a submodule
+        if homes.get(name, package) != package:
+            return getattr(import_module(homes[name]), name)
+        if has_submodules and not name.startswith("_") and find_spec(f"{package}.{name}"):
             return import_module(f"{package}.{name}")
-        return getattr(import_module(homes[name]), name)
+        known = ", ".join(homes)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {known}")
 
     names = list(homes)
     return get, lambda: sorted(names), names

@@ -226,7 +226,9 @@ def delete(*directories: Path) -> None:
     known = {directory.resolve(): directory for directory in directories}
     places = [one for path, one in known.items() if path.parent not in known]
     with ExitStack() as locks:
-        runs = {place: _runs_in(place) for place in places}
+        runs = {place: [place] for place in places}
+        for sweep in (place for place in places if (place / SWEEP).is_file()):
+            runs[sweep] = [sweep / name for name in run_names(sweep, 1)]
         # A sweep holds its own lock, and that of each run in training.
         above = [place.parent for place in places if (place.parent / SWEEP).is_file()]
         held = [*above, *places, *(run for inside in runs.values() for run in inside)]
@@ -239,12 +241,6 @@ def delete(*directories: Path) -> None:
             shutil.rmtree(hidden, ignore_errors=True)
             os.rename(place, hidden)  # at once: no half of a run is left
             shutil.rmtree(hidden)
-
-
-def _runs_in(place: Path) -> list[Path]:
-    """The runs of a sweep, or the run itself."""
-    is_sweep = (place / SWEEP).is_file()
-    return [place / name for name in run_names(place, 1)] if is_sweep else [place]
 
 
 def _check_deletable(place: Path, runs: Sequence[Path]) -> None:

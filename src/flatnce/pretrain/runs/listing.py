@@ -58,7 +58,6 @@ def summary_of(directory: Path, name: str) -> Summary:
 
 
 def _read_summary(directory: Path) -> Summary:
-    place = str(directory)
     header, results = read_header(directory / CONFIG, "config"), read_results(directory) or {}
     kind, settings = header["kind"], flat_settings(header["config"])
     done = "step" in results or (kind != "train" and bool(results))
@@ -71,6 +70,8 @@ def _read_summary(directory: Path) -> Summary:
         tested = os.path.normpath(one.get("data") or own)  # photos/ is ./photos
         more = "" if tested == os.path.normpath(own) else f" on {one['data']}"
         scores[protocol_name(one) + more] = score
+    last = directory / (RESULTS if done else METRICS)
+    written = (last if last.exists() else directory).stat().st_mtime
     verdict = results.get("verdict") or lines.get("verdict", {}).get("verdict") or ""
     return {
         "kind": kind,
@@ -82,7 +83,7 @@ def _read_summary(directory: Path) -> Summary:
         "knn": watched.get("knn"),
         "linear": scores.get("linear"),
         "verdict": str(verdict).partition(" since ")[0],
-        "age": max(0.0, time.time() - _written(place, RESULTS if done else METRICS)),
+        "age": max(0.0, time.time() - written),
         "scores": scores,
         "settings": settings,
         "last": {k: v for k, v in {**watched, **trained}.items() if isinstance(v, int | float)},
@@ -114,11 +115,6 @@ def _unfinished(directory: Path, failed: bool) -> str:
     if is_locked(lock_beside(directory)) or is_locked(directory / TRAINING):
         return "running"
     return "failed" if failed else "stopped"
-
-
-def _written(place: str, file: str) -> float:
-    path = os.path.join(place, file)
-    return os.stat(path if os.path.exists(path) else place).st_mtime
 
 
 def chosen(runs: Sequence[Summary], conditions: Sequence[str] = ()) -> list[Summary]:

@@ -61,14 +61,9 @@ def started_by_this_launch(directory: Path, device: torch.device) -> bool:
     if launch and distributed.rank() == 0 and (directory / "config.json").is_file():
         same = read_run(directory).environment.get("launch") == launch
         found = same and (launch != "none" or os.environ.get(RESTARTS, "0") != "0")
-    return first_decides(found, device)
-
-
-def first_decides(answer: bool, device: torch.device) -> bool:
-    """The answer of the first process, for all; collective."""
     if not distributed.is_active():
-        return answer
-    shared = torch.tensor(int(answer), device=device)
+        return found
+    shared = torch.tensor(int(found), device=device)
     dist.broadcast(shared, src=0)
     return bool(shared)
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from jaxtyping import Int64
 from torch import Tensor
 
 from flatnce.core.diagnostics import pool_information
@@ -35,7 +34,9 @@ class Watcher:
         source, seed = images.image_set, config.run.seed
         labels = source.labels.cpu()
         self.memory, self.queries = None, None
-        labelled = _of_large_classes(labels)
+        counts = torch.bincount(labels[labels >= 0], minlength=1)
+        enough = counts[labels.clamp_min(0)] >= 1 / HELD_OUT  # of its class, to hold one out
+        labelled = ((labels >= 0) & enough).nonzero().squeeze(1)
         if len(labelled) and int(labels[labelled].max()) > int(labels[labelled].min()):
             rest, held = holdout(labels[labelled], HELD_OUT, seed)
             self.memory = self._some(labelled[rest], MOST_MEMORY)
@@ -78,10 +79,3 @@ class Watcher:
     def _some(self, numbers: Tensor, most: int) -> AnySet:
         chosen = numbers[permutation(len(numbers), self.config.run.seed)[:most]]
         return self.images.image_set.subset(chosen.sort().values)
-
-
-def _of_large_classes(labels: Int64[Tensor, " n"]) -> Int64[Tensor, " m"]:
-    """The labelled images of classes large enough to hold one out."""
-    counts = torch.bincount(labels[labels >= 0], minlength=1)
-    enough = counts[labels.clamp_min(0)] >= 1 / HELD_OUT
-    return ((labels >= 0) & enough).nonzero().squeeze(1)
