@@ -17,6 +17,7 @@ from flatnce.extras import require_extra
 from flatnce.mi.classical import TREE_COLUMNS, Integers, Table, gaussian_copula, ksg_terms
 from flatnce.mi.cleaning import more_values, normal_scores
 from flatnce.mi.critics import determined_columns
+from flatnce.toml_files import read_toml
 
 __all__ = []
 
@@ -25,14 +26,7 @@ NEIGHBOUR_ROWS = 5000  # and half as many where their time grows as n²
 FEW_COLUMNS = 3  # of both sides, up to which nearest neighbours need no critic beside them
 MOST_CATEGORIES = 12  # distinct whole numbers that are read as categories
 MOST_LABELS = 20
-METHODS: Mapping[str, str] = {
-    "plug-in": "counts of categories, with the bias removed",
-    "gaussian-classes": "Gaussian classes, the mean of their value on own and on other rows",
-    "label-neighbours": "nearest neighbours of each class",
-    "gaussian-copula": "correlations of normal scores",
-    "neighbours": "nearest neighbours",
-    "critic": "the trained critic, between its value on own and on other rows",
-}
+METHODS: Mapping[str, str] = read_toml(__file__, "best.toml")
 
 
 @dataclass(frozen=True)

@@ -176,7 +176,7 @@ class EstimationJob:
         options, tables = self.options, self.tables
         known = {"method": options.method, "cleaning": tables.report, "settings": self.settings}
         if options.chosen_method.classical:
-            return _classical_estimate(tables, options.method, known)
+            return _classical_estimate(tables, options.method, self.began, known)
         first, parts = self.folds[0].split, self._evaluation_parts()
         evaluation = evaluate(parts, options.permutations, options.seed)
         if options.chosen_method.dual is not None:
@@ -369,9 +369,8 @@ def _baselines(
 
 
 def _classical_estimate(
-    tables: cleaning.CleanTables, name: str, known: Mapping[str, Any]
+    tables: cleaning.CleanTables, name: str, began: float, known: Mapping[str, Any]
 ) -> Estimate:
-    began = time.perf_counter()
     if max(tables.x.ndim, tables.y.ndim) > 2:
         raise ValueError(f"method={name!r} takes tables, rows by columns")
     value = CLASSICAL_FUNCTIONS[name](tables.x, tables.y)

@@ -20,6 +20,7 @@ from flatnce.extras import require_extra
 from flatnce.mi import bounds
 from flatnce.mi.bounds import pool_log_sum, recentre, row_statistics
 from flatnce.mi.critics import Critic
+from flatnce.toml_files import read_toml
 
 __all__ = []
 
@@ -53,12 +54,7 @@ class Readout:
     note: str  #: what to keep in mind
 
 
-NOTES: Mapping[str, str] = {
-    "infonce": "all test pairs, calibrated and bounded below; at most the log of their number",
-    "flo-cross-fitted": "u from validation rows; may exceed InfoNCE's ceiling by 1, varies more",
-    "dv-recentred": "a bound only in the limit of many rows; biased upward on few",
-    "flatnce": "minus û, the partner left out of the pool; biased upward",
-}
+NOTES: Mapping[str, str] = read_toml(__file__, "readouts.toml")
 BOUNDS = ("infonce", "flo-cross-fitted")
 
 
