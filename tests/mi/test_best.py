@@ -343,3 +343,49 @@ def _shared_rate(shape, scale, most=80):
     joint = one @ one.T / len(rates)
     margin = joint.sum(axis=1)
     return float((joint * np.log(joint / np.outer(margin, margin))).sum())
+
+
+FUNCTIONS = {
+    "line": lambda x: 3 * x + 1,
+    "sine": np.sin,
+    "exponential": np.exp,
+    "two branches": lambda x: x**2,
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("n", [200, 1000])
+def test_a_function_without_noise_has_no_upper_end(name, n):
+    x = np.random.default_rng(n).normal(size=(n, 1))
+    for sides in ((x, FUNCTIONS[name](x)), (FUNCTIONS[name](x), x)):
+        assert best_estimate(*sides).high == math.inf
+    other = np.random.default_rng(n + 1).normal(size=(n, 1))
+    assert best_estimate(np.hstack((x, other)), x + other).high == math.inf
+
+
+@pytest.mark.parametrize("noise", [0.1, 0.3, 1.0])
+@pytest.mark.parametrize("n", [200, 1000])
+def test_a_function_with_noise_that_the_rows_resolve_has_an_upper_end(noise, n):
+    random = np.random.default_rng(n)
+    x = random.normal(size=(n, 2))
+    y = x[:, :1] + noise * random.normal(size=(n, 1))
+    truth = math.log1p(noise**-2) / 2
+    for found in (best_estimate(x[:, :1], y), best_estimate(x, y)):
+        assert found.low < truth < found.high < truth + 1.6
+
+
+def test_a_column_of_few_values_that_is_a_function_has_its_entropy_as_upper_end():
+    x = np.random.default_rng(0).uniform(size=(1000, 1))
+    found = best_estimate(x, np.floor(40 * x) + 0.5 * (x > 0.5))
+    assert found.high <= math.log(41)
+
+
+def test_the_answer_of_a_function_is_its_lower_limit_and_no_estimate():
+    x = np.random.default_rng(0).normal(size=400)
+    found = mi.estimate(x, 3 * x + 1, steps=20, permutations=99, baselines=False)
+    assert found.flagged("unresolved") and found.best is None and found.lower > 1
+    assert "infinite or larger than 400 rows can resolve" in found.sentence()
+    assert f"≥ {math.floor(100 * found.lower) / 100:.2f}" in found.sentence()
+    assert "Report the certified lower limit" in found.summary() and "≈" not in found.summary()
+    assert found.meaning == {} and found.plain()["best"] is None
+    assert not found.flagged("disagree")

@@ -194,7 +194,7 @@ class EstimationJob:
         return result.estimate_of(
             evaluation,
             flags,
-            best=best,
+            best=None if best is None or best.high == math.inf else best,
             split={
                 "train": len(first.train),
                 "validation": len(first.validation),

@@ -96,6 +96,9 @@ class Estimate:
             blocks = self.settings.get("blocks")
             why = f"blocks of {blocks} rows are too short" if blocks else "nearby rows are alike"
             return f"I(X;Y) is not certified: {why} (as if independent: {estimate} {unit})"
+        if self.flagged("unresolved"):
+            most = f"infinite or larger than {self.cleaning.rows_used} rows can resolve"
+            return f"I(X;Y) ≥ {lower} {unit} (95 %), {most}, {evidence}"
         if self.best is None:
             most = f"ceiling {_number(self.ceiling * factor)}, {evidence}"
             return f"I(X;Y) ≥ {lower} {unit} (95 %), estimate {estimate}, {most}"
@@ -106,14 +109,14 @@ class Estimate:
 
     @property
     def meaning(self) -> dict[str, Any]:
-        """What the estimate amounts to, in nats; empty if nothing is certified.
+        """What the estimate amounts to, in nats; empty if nothing is certified or estimated.
 
         ``correlation`` is that of two normal columns with as much information. Of a side that is
         one of few values: its ``entropy``, the ``share`` of it, and by Fano's inequality the
         ``accuracy`` that no prediction of it from the other side exceeds if the information is
         at most the upper end of the interval (1 if there is none).
         """
-        if self.flagged("dependent"):
+        if self.flagged("dependent") or self.flagged("unresolved"):
             return {}
         nats = max(self.nats if self.best is None else self.best.nats, 0.0)
         found: dict[str, Any] = {"nats": nats, "bits": nats * unit_factor("bits")}
@@ -323,16 +326,17 @@ def evaluation_flags(
         yield flag("saturated", {"near": 1.0, "ceiling": ceiling}, rows=min(evaluation.rows))
     if evaluation.ess < 10:
         yield flag("low_ess", ess=evaluation.ess)
-    if best is None:
-        return
-    found = {"critic": infonce.nats, "ksg": ksg[0], "best": best.nats}
-    shown = {name: max(value, 0.0) for name, value in found.items()}
-    if infonce.nats + 3 * infonce.standard_error < best.low:
-        yield flag("disagree", shown, method=best.method)
-    if shown["ksg"] + 3 * ksg[1] < best.low:
-        yield flag("ksg_low", shown, method=best.method)
-    if shown["ksg"] - 3 * ksg[1] > best.high:
-        yield flag("ksg_high", shown, method=best.method)
+    if best is not None and best.high == math.inf:
+        yield flag("unresolved")
+    elif best is not None:
+        found = {"critic": infonce.nats, "ksg": ksg[0], "best": best.nats}
+        shown = {name: max(value, 0.0) for name, value in found.items()}
+        if infonce.nats + 3 * infonce.standard_error < best.low:
+            yield flag("disagree", shown, method=best.method)
+        if shown["ksg"] + 3 * ksg[1] < best.low:
+            yield flag("ksg_low", shown, method=best.method)
+        if shown["ksg"] - 3 * ksg[1] > best.high:
+            yield flag("ksg_high", shown, method=best.method)
 
 
 def training_flags(

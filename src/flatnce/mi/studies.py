@@ -83,7 +83,9 @@ class Study:
             record["q_value"] = float(q_value) if known else math.nan
         if self.header in (("method",), ("lag",)):
             return records
-        return sorted(records, key=lambda record: -record["estimate"])
+        return sorted(
+            records, key=lambda one: ("unresolved" not in one["flags"], -one["estimate"])
+        )
 
     def table(self, unit: str = "nats", most: int | None = None) -> str:
         """Return a text table of all or the ``most`` first estimates, in ``nats`` or ``bits``."""
@@ -98,7 +100,9 @@ class Study:
             numbers = [f"{factor * row[name]:.3f}".replace("nan", "–") for name in wanted]
             nats, low, high, lower, error = numbers
             interval = f"{low} to {high}" if low != "–" else f"± {error}"
-            if "dependent" in row["flags"] or interval == "± –":
+            if "unresolved" in row["flags"]:
+                interval = "no upper end"
+            elif "dependent" in row["flags"] or interval == "± –":
                 interval = "–"
             lines.append([*names, nats, interval, "–" if math.isnan(row["p_value"]) else lower])
             # Holm's values and q of the smallest p-value that so many permutations can give.
