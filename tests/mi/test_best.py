@@ -389,3 +389,21 @@ def test_the_answer_of_a_function_is_its_lower_limit_and_no_estimate():
     assert "Report the certified lower limit" in found.summary() and "≈" not in found.summary()
     assert found.meaning == {} and found.plain()["best"] is None
     assert not found.flagged("disagree")
+
+
+@pytest.mark.parametrize("values, n", [(20, 200), (40, 1000)])
+def test_words_are_counted_however_many_they_are(values, n):
+    joint = 0.5 * np.eye(values) / values + 0.5 / values**2
+    truth = float((joint * np.log(joint * values**2)).sum())
+    errors = []
+    for seed in range(3):
+        x, y = ((code == np.unique(code)).astype(float) for code in _table(joint, n, seed))
+        found = best_estimate(x, y, _critic(nats=0.1, lower=0.0, start=0.1, validation=0.1))
+        assert found.method == "plug-in" and found.low < truth < found.high
+        errors.append(found.nats - truth)
+    assert math.sqrt(np.mean(np.square(errors))) < 0.15
+
+
+def test_yes_and_no_questions_of_many_patterns_are_not_words():
+    x, y = np.random.default_rng(0).integers(0, 2, size=(2, 600, 5)).astype(float)
+    assert best_estimate(x, y, _critic(nats=0.0, lower=0.0)).method != "plug-in"

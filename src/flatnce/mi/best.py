@@ -97,9 +97,16 @@ class Side:
     def whole(self) -> bool:
         return bool((self.table == np.round(self.table)).all())
 
+    @cached_property
+    def words(self) -> bool:
+        """Whether it is zeros and ones, as many ones in each row: words, however many."""
+        ones = self.table.sum(axis=1)
+        return bool(np.isin(self.table, (0, 1)).all() and (ones == ones[0]).all())
+
     @property
     def categories(self) -> bool:
-        return len(self.counts) == 2 or (self.whole and len(self.counts) <= MOST_CATEGORIES)
+        few = self.whole and len(self.counts) <= MOST_CATEGORIES
+        return few or len(self.counts) == 2 or self.words
 
     @property
     def label(self) -> bool:
