@@ -407,3 +407,13 @@ def test_words_are_counted_however_many_they_are(values, n):
 def test_yes_and_no_questions_of_many_patterns_are_not_words():
     x, y = np.random.default_rng(0).integers(0, 2, size=(2, 600, 5)).astype(float)
     assert best_estimate(x, y, _critic(nats=0.0, lower=0.0)).method != "plug-in"
+
+
+def test_the_reason_says_what_was_tested():
+    random = np.random.default_rng(0)
+    x = random.normal(size=(500, 3))
+    found = best_estimate(x[:, :1], x[:, :1] ** 2 + 0.3 * x[:, 1:2])
+    assert found.why == "2 columns; correlations disagree with them row by row"
+    known = _critic(start=1.0, validation=1.3, nats=1.3, lower=1.0)
+    found = best_estimate(x, x[:, :1] ** 2 + random.normal(size=(500, 1)), known)
+    assert found.method == "critic" and "it finds more than correlations" in found.why

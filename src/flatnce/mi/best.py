@@ -225,7 +225,7 @@ def _chosen(
             missed = max(near.nats - gaussian.nats, 0.0)  # correlations find no more than there is
             why = "neighbours do not contradict a Gaussian dependence of the ranks"
             return "gaussian-copula", why, replace(gaussian, above=gaussian.above + missed)
-        return "neighbours", f"{columns} columns, and not a Gaussian dependence", near
+        return "neighbours", f"{columns} columns; correlations disagree with them row by row", near
     return _in_many_columns(left, right, critic, gaussian, near)
 
 
@@ -256,7 +256,8 @@ def _in_many_columns(
     value = _from_critic(critic)
     if rows < 3 * columns:
         return "critic", few, replace(value, above=math.log(rows))
-    return "critic", f"{columns} columns, and not a Gaussian dependence", value
+    tested = "it finds more than correlations, or the columns are not normal after ranks"
+    return "critic", f"{columns} columns; {tested}", value
 
 
 def _disagreeing(value: _Value, other: float) -> _Value:
