@@ -237,3 +237,15 @@ def test_blocks_are_chosen_from_the_memory_of_the_rows(tmp_path, capsys):
     np.savetxt(tmp_path / "t.csv", both, delimiter=",", header="a,b", comments="")
     main(["mi", str(tmp_path / "t.csv"), "--x", "a", "--block", "auto", "--steps", "5"])
     assert "certified ≥" in capsys.readouterr().out
+
+
+def test_one_series_has_one_advice_whatever_blocks_were_given():
+    x, y = _series(0.98, 2000, 7), _series(0.98, 2000, 8)
+    least = memory_of(x, y).length
+    said = [mi.estimate(x, y, blocks=b, **QUICK).flags[0].message for b in (None, 10, least - 1)]
+    with pytest.raises(ValueError, match="blocks='auto'") as refused:
+        mi.estimate(x, y, blocks="auto", **QUICK)
+    for message in (*said, str(refused.value)):
+        assert f"Give blocks of at least {least} rows (blocks={least})" in message
+        assert "too long" not in message
+    assert not mi.estimate(x, y, blocks=least, **QUICK).flagged("dependent")

@@ -283,10 +283,8 @@ def prepare(
     if options.blocks == "auto":
         options = replace(options, blocks=None if memory is None else memory.blocks(tables.span))
         if memory is not None and options.blocks is None:
-            raise ValueError(
-                "blocks='auto': the memory of these rows is too long for 20 blocks; "
-                "add rows, or difference the columns first"
-            )
+            said = "three times the memory of these rows leaves fewer than 20 blocks"
+            raise ValueError(f"blocks='auto': {said}. {memory.remedy(tables.span)}")
     units = cleaning.units_of(
         tables.rows, tables.duplicates, groups, options.blocks, tables.report.rows_given
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flatnce.extras import require_extra
-from flatnce.mi.cleaning import Table
+from flatnce.mi.cleaning import FEWEST_UNITS, Table
 
 LAGS = 24  # up to which rows are compared: hours of a day, months of two years
 TREND = 21  # rows of the moving average that is removed from a table that was sorted
@@ -30,6 +30,15 @@ class Memory:
         if self.length is None or 60 * self.length > rows:
             return None
         return math.ceil(3 * self.length)
+
+    def remedy(self, rows: int) -> str:
+        """What to do about it: for one series the same, whatever blocks were given."""
+        if self.blocks(rows) is not None:
+            return f"For a series, keep rows together, for example blocks={self.blocks(rows)}."
+        if self.length is None or self.outlasts(rows // FEWEST_UNITS):
+            return "The memory is too long for blocks: add rows, or difference the columns first."
+        least = math.ceil(self.length)
+        return f"Give blocks of at least {least} rows (blocks={least}), or difference the columns."
 
     def outlasts(self, block: int) -> bool:
         """Whether it reaches beyond the next block of so many rows, so that blocks are alike."""

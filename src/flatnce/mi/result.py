@@ -10,7 +10,7 @@ from flatnce.extras import require_extra
 from flatnce.messages import check_choice, html_card
 from flatnce.mi.best import METHODS as BEST_METHODS
 from flatnce.mi.best import BestEstimate
-from flatnce.mi.cleaning import FEWEST_UNITS, Cleaning, CleanTables
+from flatnce.mi.cleaning import Cleaning, CleanTables
 from flatnce.mi.fitting import FittedCritic
 from flatnce.mi.memory import Memory
 from flatnce.mi.readouts import Evaluation, Readout
@@ -378,16 +378,11 @@ def memory_flags(memory: Memory | None, rows: int, blocks: Any = None) -> Iterat
     """Yield the warning that rows, or blocks of them, depend on each other, with a remedy."""
     if memory is None:
         return
-    least = math.ceil(memory.length or 0)
-    remedy = "The memory is too long for blocks: add rows, or difference the columns first."
-    if memory.blocks(rows) is not None:
-        remedy = f"For a series, keep rows together, for example blocks={memory.blocks(rows)}."
-    elif blocks and not memory.outlasts(rows // FEWEST_UNITS):
-        remedy = f"Give blocks of at least {least} rows, or difference the columns first."
-    seen: dict[str, Any] = {"correlation": memory.correlation, "remedy": remedy}
+    seen: dict[str, Any] = {"correlation": memory.correlation, "remedy": memory.remedy(rows)}
     seen["other"] = "the next row" if memory.lag == 1 else f"the row {memory.lag} rows later"
     seen |= {"why": ": a series, or several rows of one object? Then", "counted": "row"}
     if blocks:
+        least = math.ceil(memory.length or 0)
         lasting = f"of {least} rows" if least else "without an end"
         why = f", and blocks={blocks} is shorter than their memory {lasting}:"
         seen |= {"why": why, "counted": "block"}
