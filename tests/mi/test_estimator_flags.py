@@ -188,3 +188,12 @@ def test_nobody_who_cross_fits_is_told_to_cross_fit():
     assert not any("folds" in message for message in raised.values())
     (alone,) = training_flags(readout("infonce", 1.0), folded[:1], 1000, 3.0, 1.0)
     assert "folds=5" in alone.message
+
+
+def test_with_groups_no_flag_speaks_of_neighbours_that_take_rows_as_independent():
+    random = np.random.default_rng(0)
+    person = np.repeat(np.arange(60), 10)
+    x, y = (random.normal(size=(60, 1))[person] + 0.01 * table(600, 1, seed) for seed in (1, 2))
+    found = mi.estimate(x, y, groups=person, steps=5, permutations=19)
+    assert found.baselines["ksg"] > 1  # of persons, who are independent
+    assert not found.flagged("ksg_high") and not found.flagged("ksg_low")

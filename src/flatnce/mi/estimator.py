@@ -183,10 +183,11 @@ class EstimationJob:
             evaluation.readouts["flo"] = learned_dual_readout(parts)
         primary, critics = evaluation.readouts["infonce"], [fold.critic for fold in self.folds]
         own_and_other = self._train_and_test(parts)
-        best = self._best(evaluation, own_and_other[0]) if self.memory is None else None
+        alone = len(np.unique(self.units)) == len(self.units)  # else neighbours find too much
+        best = self._best(evaluation, own_and_other[0], alone) if self.memory is None else None
         flags = (
             *result.memory_flags(self.memory, tables.span, options.blocks),
-            *result.evaluation_flags(evaluation, best, self.ksg),
+            *result.evaluation_flags(evaluation, best, self.ksg if alone else result.NO_VALUE),
             *result.training_flags(primary, critics, self.settings["steps"], *own_and_other),
             *result.data_flags(tables),
             *result.size_flags(evaluation, options.folds),
@@ -211,7 +212,7 @@ class EstimationJob:
             **known,
         )
 
-    def _best(self, evaluation: Evaluation, train: float) -> BestEstimate | None:
+    def _best(self, evaluation: Evaluation, train: float, alone: bool) -> BestEstimate | None:
         """The best estimate of the default method; None where another one was asked for."""
         options, tables = self.options, self.tables
         if options.method != "auto" or options.critic_kind != "gaussian":
@@ -231,7 +232,7 @@ class EstimationJob:
             start=float(np.mean([critic.history[0]["validation"] for critic in critics])),
             validation=whole,
             train=train,
-            independent=len(np.unique(self.units)) == len(self.units),
+            independent=alone,
             gaussian=self.baselines.get("gaussian-copula"),
         )
         return best_estimate(tables.x, tables.y, values, options.seed)
