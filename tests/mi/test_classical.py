@@ -143,7 +143,7 @@ GOOD = np.arange(10.0)
     ("x", "message"),
     [
         (GOOD[:7], "7 rows and y 10"),
-        (np.where(GOOD == 4, np.nan, GOOD), "row 4"),
+        (np.where(GOOD == 4, np.nan, GOOD), "row 5 of the data"),
         (np.array(list("abcdefghij")), "real numbers"),
         (np.zeros((10, 2, 2)), "rows by columns"),
     ],

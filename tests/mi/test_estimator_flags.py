@@ -197,3 +197,11 @@ def test_with_groups_no_flag_speaks_of_neighbours_that_take_rows_as_independent(
     found = mi.estimate(x, y, groups=person, steps=5, permutations=19)
     assert found.baselines["ksg"] > 1  # of persons, who are independent
     assert not found.flagged("ksg_high") and not found.flagged("ksg_low")
+
+
+def test_infinite_values_name_the_row_as_data_rows_are_counted():
+    x, y = table(), table(seed=1)
+    x[2, 1] = np.inf
+    for refused in (clean, mi.ksg):
+        with pytest.raises(ValueError, match="row 3 of the data"):
+            refused(x, y)

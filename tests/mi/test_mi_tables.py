@@ -626,3 +626,16 @@ def test_a_truncated_array_is_refused(tmp_path, suffix):
     (np.save if suffix == "npy" else np.savez)(path, np.ones((100, 2)))
     path.write_bytes(path.read_bytes()[:-200])
     assert "cut short" in refusal(path) or suffix == "npz"
+
+
+def test_a_column_of_words_on_both_sides_is_named_as_in_the_file(tmp_path):
+    from flatnce.mi.cleaning import clean
+
+    random = np.random.default_rng(0)
+    city = random.choice(["Paris", "Rome", "Oslo"], 100)
+    table = pd.DataFrame({"T=1": random.normal(size=100), "city": city, "town": city})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    tables = read_tables([tmp_path / "t.csv"], x="city", y="town,T=1")
+    assert clean(tables.x, tables.y).shared == ("town",)
+    both = read_tables([tmp_path / "t.csv"] * 2, x="T=1", y="T=1")
+    assert clean(both.x, both.y).shared == ("T=1",)

@@ -256,3 +256,18 @@ REFUSED = {
 def test_what_cannot_be_studied_is_refused_before_any_work(call, said):
     with pytest.raises(ValueError, match=said):
         call()
+
+
+def test_flags_name_the_lag_and_a_function_comes_first_without_an_upper_end():
+    found = mi.estimate(*pairs(100), baselines=False, steps=1, permutations=19)
+    alike = (Flag("dependent", "Nearby rows are alike."), Flag("small", "Few rows."))
+    without = dataclasses.replace(found, flags=())
+    lags = {("-1",): without, ("0",): without, ("3",): dataclasses.replace(found, flags=alike)}
+    said = mi.Study(("lag",), lags).warnings()
+    assert said[0] == "! dependent (lag 3): Nearby rows are alike."
+    assert said[1] == "Flags (of 3): dependent (1: lag 3), small (1: lag 3)."
+    function = dataclasses.replace(found, best=None, nats=0.0, flags=(Flag("unresolved", "?"),))
+    study = mi.Study(("column",), {("noisy",): found, ("function",): function})
+    assert [row["column"] for row in study.rows] == ["function", "noisy"]
+    assert "no upper end" in study.table().splitlines()[1]
+    assert "! unresolved (column function): ?" in study.warnings()

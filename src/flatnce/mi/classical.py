@@ -32,8 +32,8 @@ def two_tables(x: ArrayLike, y: ArrayLike) -> tuple[Table, Table]:
         if table.ndim != 2:
             raise ValueError(f"{name} has shape {table.shape}; pass rows by columns, or a vector")
         if not np.isfinite(table).all():
-            row = int(np.argmin(np.isfinite(table).all(axis=1)))
-            raise ValueError(f"{name} holds NaN or infinite values (row {row}); drop those rows")
+            row = int(np.argmin(np.isfinite(table).all(axis=1))) + 1
+            raise ValueError(f"{name} holds NaN or infinity (row {row} of the data); drop them")
     if len(left) != len(right) or len(left) < 2:
         raise ValueError(f"x has {len(left)} rows and y {len(right)}; pass partners, at least 2")
     return left, right

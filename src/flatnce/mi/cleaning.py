@@ -125,6 +125,8 @@ def clean(x: Any, y: Any) -> CleanTables:
         tables[number] = table
         kept.append(columns)
         contents.append(own)
+    common = [name for key, name in contents[1].items() if key in contents[0]]
+    given_names = getattr(y, "attrs", {}).get("given", {})  # of columns that were encoded
     duplicates = duplicate_rows(*tables)
     if duplicates is not None:
         notes.append(
@@ -140,7 +142,7 @@ def clean(x: Any, y: Any) -> CleanTables:
         duplicates=duplicates,
         tied=tied,
         tied_column=tied_column,
-        shared=tuple(name for key, name in contents[1].items() if key in contents[0]),
+        shared=tuple(dict.fromkeys(given_names.get(name, name) for name in common)),
         repeated=tuple(repeated),
         report=Cleaning(given, len(rows), dropped[0], dropped[1], tuple(notes), few_values),
     )
@@ -181,7 +183,7 @@ def _complete_rows(tables: Sequence[Table], notes: list[str]) -> Indices:
         if infinite.any():
             raise ValueError(
                 f"{name} holds infinite values ({int(infinite.sum())} rows, the first is row "
-                f"{int(infinite.argmax())}, counted from 0); replace them or drop those rows"
+                f"{int(infinite.argmax()) + 1} of the data); replace them or drop those rows"
             )
         missing |= np.isnan(flat).any(axis=1)
     rows = np.flatnonzero(~missing)

@@ -1,7 +1,6 @@
 """Studies made of many estimates: methods, columns that are ranked or paired, lags of series."""
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -115,11 +114,18 @@ class Study:
 
     def warnings(self, unit: str = "nats") -> list[str]:
         """Return which flags were raised and how often, and why something is not certified."""
-        raised = [flag for each in self.estimates.values() for flag in each.flags]
-        count = Counter(flag.name for flag in raised)
-        lines = [f"! dependent: {one.said(unit)}" for one in raised if one.name == "dependent"]
-        listed = ", ".join(f"{name} ({number})" for name, number in count.items())
-        return [*lines[:1], f"Flags (of {len(self.estimates)}): {listed}."] if count else []
+        raised: dict[str, dict[str, str]] = {}  # what each flag says, by names
+        total = len(self.estimates)
+        for names, estimate in self.estimates.items():
+            for one in estimate.flags:
+                raised.setdefault(one.name, {})[" with ".join(names)] = one.said(unit)
+        lines, listed, what = [], [], f"{self.header[0]} " if len(self.header) == 1 else ""
+        for name, said in raised.items():
+            if name in ("dependent", "unresolved"):
+                lines.append("! {} ({}{}): {}".format(name, what, *next(iter(said.items()))))
+            some = what == "lag " and len(said) < total
+            listed.append(f"{name} ({len(said)}{': lag ' + ', '.join(said) if some else ''})")
+        return [*lines, f"Flags (of {total}): {', '.join(listed)}."] if raised else []
 
     def plain(self, unit: str = "nats") -> dict[str, Any]:
         """Return everything as plain data for JSON, in ``nats`` or ``bits``."""

@@ -64,9 +64,11 @@ class Tables:
 
 def _side_by_side(parts: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Columns in one array, so that reading the table as an array is no further copy."""
-    names = [name for part in parts.values() for name in part]
+    names = [column for part in parts.values() for column in part]
     values = np.concatenate([part.to_numpy().T for part in parts.values()])
-    return pd.DataFrame(values.T, columns=names, copy=False)
+    table = pd.DataFrame(values.T, columns=names, copy=False)
+    table.attrs["given"] = {column: name for name, part in parts.items() for column in part}
+    return table
 
 
 @dataclass(eq=False)
