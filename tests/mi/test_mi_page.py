@@ -144,3 +144,8 @@ def test_each_study_of_pairs_has_its_own_picture(tmp_path):
         # On a narrow screen the picture keeps its size and scrolls in its box.
         pictures += re.findall(r'<div class="scroll"[^>]*>\s*(<svg.*?</svg>)\s*</div>', page, re.S)
     assert len(pictures) == 2 and ">long name<" in pictures[1] and ">long name<" not in pictures[0]
+
+
+def test_words_of_the_method_are_explained(words):
+    assert "A critic is a network that is trained to tell the true partners" in words
+    assert "It is called certified, because it holds for any kind of data" in words
