@@ -94,19 +94,24 @@ def finetune(
         "seed": seed,
         "fitted_on": len(train_set),
         **how,
-        "precision": "bfloat16 (autocast)" if job.device.type == "cuda" else "float32",
+        "precision": "bfloat16 (autocast)" if _is_lowered(job.device) else "float32",
     }
     return Probe(job.classify(job.train(train_set, rate), test_set), protocol)
 
 
+def _is_lowered(device: torch.device) -> bool:
+    """Whether the network computes in bfloat16, as in pretraining: on CUDA."""
+    return device.type == "cuda"
+
+
 class _Finetuned(nn.Sequential):
-    """A network and its classifier, on CUDA in bfloat16 as in pretraining; scores are float32."""
+    """A network and its classifier; scores are float32."""
 
     def forward(self, images: Tensor) -> Tensor:
         """One score per image and class."""
         if images.is_cuda:
             images = images.contiguous(memory_format=torch.channels_last)
-        with torch.autocast(images.device.type, torch.bfloat16, images.is_cuda):
+        with torch.autocast(images.device.type, torch.bfloat16, _is_lowered(images.device)):
             scores: Tensor = super().forward(images)
         return scores.float()
 
