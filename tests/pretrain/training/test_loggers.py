@@ -1,10 +1,11 @@
-"""Weights & Biases beside the log: the same numbers, and no failure of it ends a run."""
+"""TensorBoard and W&B beside the log: the same numbers, and no failure of one ends a run."""
 
 import json
 import math
 import shutil
 import sys
-from importlib import machinery
+import threading
+from importlib import import_module, machinery
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -183,3 +184,52 @@ def test_a_training_goes_on_where_tensorboards_folder_is_removed(tmp_path):
         line["note"] for line in read_run(tmp_path / "first").metrics if line["kind"] == "note"
     ]
     assert len(notes) == 1 and "TensorBoard" in notes[0]
+
+
+def scalars(directory):
+    """The numbers that TensorBoard shows of a run, by tag and step."""
+    events = import_module("tensorboard.backend.event_processing.event_accumulator")
+    found = events.EventAccumulator(str(directory / "tensorboard"), size_guidance={"scalars": 0})
+    found.Reload()
+    return {tag: {e.step: e.value for e in found.Scalars(tag)} for tag in found.Tags()["scalars"]}
+
+
+def logged(directory):
+    """The numbers of a run's log, by the tags of TensorBoard."""
+    found = {}
+    for line in read_run(directory).metrics:
+        for name, value in line.items():
+            if isinstance(value, int | float) and name not in ("step", "steps"):
+                found.setdefault(f"{line['kind']}/{name}", {})[line["step"]] = value
+    return found
+
+
+def test_tensorboard_shows_the_numbers_of_the_log_also_of_a_resumed_run(tmp_path, monkeypatch):
+    with monkeypatch.context() as broken:
+        before_step(broken, 13, RuntimeError("power cut"))
+        with pytest.raises(RuntimeError, match="power cut"):
+            train(quick_config(watch_every=1.0, tensorboard=True), tmp_path / "run")
+    assert max(scalars(tmp_path / "run")["train/loss"]) == 12
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text()
+    resume(tmp_path / "run")  # from the checkpoint of step 7
+    found, expected = scalars(tmp_path / "run"), logged(tmp_path / "run")
+    assert found.keys() == expected.keys() and '"step": 12' in lines
+    for tag, values in expected.items():
+        assert found[tag] == pytest.approx(values, rel=1e-6)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_tensorboard_needs_no_thread_and_its_failure_is_one_note(broken, tmp_path, capfd):
+    training, before = untrained(tmp_path), threading.enumerate()
+    training.config = quick_config(tensorboard=True)
+    if broken:
+        (tmp_path / "tensorboard").write_text("a file in place of the folder")
+    (logger,) = loggers_of(training)
+    for step in (1, 2):
+        logger.line("train", {"step": step, "loss": 1.0})
+        assert threading.enumerate() == before
+        assert broken or list(scalars(tmp_path)["train/loss"])[-1] == step  # not only at the end
+    logger.close(failed=False)
+    assert len(training.notes) == broken and capfd.readouterr() == ("", "")
+    for note in training.notes:
+        assert note.startswith("TensorBoard's files end here (") and "; the training" in note

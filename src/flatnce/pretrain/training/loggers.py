@@ -1,6 +1,9 @@
 """Loggers beside ``metrics.jsonl``: TensorBoard's files, and Weights & Biases."""
 
+import os
 import secrets
+import socket
+import time
 from collections.abc import Callable, Mapping
 from functools import wraps
 from importlib import import_module
@@ -31,30 +34,44 @@ def _noted(work: Callable[..., None]) -> Callable[..., None]:
 
 
 class TensorBoard:
-    """Writes the numbers of each line to the folder ``tensorboard`` of a run."""
+    """Writes the numbers of each line to the folder ``tensorboard`` of a run.
+
+    Not through TensorBoard's own writer, which is a thread: where it fails, it prints a traceback,
+    and where it cannot start, a flush never ends.
+    """
 
     FAILURE = "TensorBoard's files end here ({}); the training continues"
 
     def __init__(self, training: Training) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
         self.training, self.works = training, True
-        self.place = training.directory / "tensorboard"
-        self.writer = SummaryWriter(str(self.place), purge_step=training.step + 1)
+        name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"
+        self.path = training.directory / "tensorboard" / name
+        self._start()
+
+    @_noted
+    def _start(self) -> None:
+        self.path.parent.mkdir(exist_ok=True)
+        self._write(file_version="brain.Event:2")
+        # TensorBoard then leaves out what an earlier process wrote about this step and later ones.
+        self._write(step=self.training.step + 1, session_log={"status": "START"})
 
     @_noted
     def line(self, kind: str, numbers: Mapping[str, Any]) -> None:
         """Write one line."""
-        self.place.stat()  # raises here where its thread would raise
-        for name, value in numbers.items():
-            if isinstance(value, int | float) and name not in ("step", "steps"):
-                self.writer.add_scalar(f"{kind}/{name}", value, numbers["step"])
-        self.writer.flush()
+        known = {k: v for k, v in numbers.items() if isinstance(v, int | float)}
+        shown = known.keys() - {"step", "steps"}
+        values = [{"tag": f"{kind}/{name}", "simple_value": known[name]} for name in sorted(shown)]
+        self._write(step=known["step"], summary={"value": values})
 
-    @_noted
+    def _write(self, **content: Any) -> None:
+        events = import_module("tensorboard.compat.proto.event_pb2")
+        records = import_module("tensorboard.summary.writer.record_writer")
+        event = events.Event(wall_time=time.time(), **content)
+        with self.path.open("ab") as file:
+            records.RecordWriter(file).write(event.SerializeToString())
+
     def close(self, failed: bool) -> None:
-        """Close the files."""
-        self.writer.close()
+        """Do nothing: each line is written at once."""
 
 
 class WeightsAndBiases:
