@@ -7,31 +7,33 @@ never on the test set, and every result says how it came about.
 Names are imported on first access.
 """
 
-# ruff: noqa: F401
 from typing import TYPE_CHECKING
 
 from flatnce.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from flatnce.pretrain.evaluation.features import Features, embed_views, extract, frozen
-    from flatnce.pretrain.evaluation.finetuning import FinetuneConfig, finetune
-    from flatnce.pretrain.evaluation.knn import knn_predict, knn_scores
-    from flatnce.pretrain.evaluation.metrics import measure
-    from flatnce.pretrain.evaluation.options import PURPOSES, Options, expand
-    from flatnce.pretrain.evaluation.probe import (
-        FORMS,
-        DescentConfig,
-        Probe,
-        linear_probe,
-        probe_by_descent,
-    )
-    from flatnce.pretrain.evaluation.protocols import (
-        PROTOCOLS,
-        TRANSFER_SETS,
-        Bench,
-        NotSaved,
-        evaluate_run,
-        missing_sets,
-    )
+    from flatnce.pretrain.evaluation.features import Features as Features
+    from flatnce.pretrain.evaluation.features import embed_views as embed_views
+    from flatnce.pretrain.evaluation.features import extract as extract
+    from flatnce.pretrain.evaluation.features import frozen as frozen
+    from flatnce.pretrain.evaluation.finetuning import FinetuneConfig as FinetuneConfig
+    from flatnce.pretrain.evaluation.finetuning import finetune as finetune
+    from flatnce.pretrain.evaluation.knn import knn_predict as knn_predict
+    from flatnce.pretrain.evaluation.knn import knn_scores as knn_scores
+    from flatnce.pretrain.evaluation.metrics import measure as measure
+    from flatnce.pretrain.evaluation.options import PURPOSES as PURPOSES
+    from flatnce.pretrain.evaluation.options import Options as Options
+    from flatnce.pretrain.evaluation.options import expand as expand
+    from flatnce.pretrain.evaluation.probe import FORMS as FORMS
+    from flatnce.pretrain.evaluation.probe import DescentConfig as DescentConfig
+    from flatnce.pretrain.evaluation.probe import Probe as Probe
+    from flatnce.pretrain.evaluation.probe import linear_probe as linear_probe
+    from flatnce.pretrain.evaluation.probe import probe_by_descent as probe_by_descent
+    from flatnce.pretrain.evaluation.protocols import PROTOCOLS as PROTOCOLS
+    from flatnce.pretrain.evaluation.protocols import TRANSFER_SETS as TRANSFER_SETS
+    from flatnce.pretrain.evaluation.protocols import Bench as Bench
+    from flatnce.pretrain.evaluation.protocols import NotSaved as NotSaved
+    from flatnce.pretrain.evaluation.protocols import evaluate_run as evaluate_run
+    from flatnce.pretrain.evaluation.protocols import missing_sets as missing_sets
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)
