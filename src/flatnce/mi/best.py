@@ -26,8 +26,8 @@ NEIGHBOUR_ROWS = 5000  # and half as many where their time grows as n²
 FEW_COLUMNS = 3  # of both sides, up to which nearest neighbours need no critic beside them
 MOST_CATEGORIES = 12  # distinct whole numbers that are read as categories
 MOST_LABELS = 20
-# Share of the largest possible rise from 12 to 3 neighbours, above which no end of it is seen:
-# functions without noise have 0.7 to 1, in three columns 0.4 to 0.5; laws with noise less.
+# Share of the largest rise of a smooth law from 12 to 6 and to 3 neighbours, above which no end of
+# it is seen: functions without noise have 0.6 to 1, in three columns 0.4 to 0.5, near copies more.
 RISING, RISING_IN_THREE = 0.5, 0.4
 METHODS: Mapping[str, str] = read_toml(__file__, "best.toml")
 
@@ -256,8 +256,7 @@ def _in_many_columns(
     value = _from_critic(critic)
     if rows < 3 * columns:
         return "critic", few, replace(value, above=math.log(rows))
-    tested = "it finds more than correlations, or the columns are not normal after ranks"
-    return "critic", f"{columns} columns; {tested}", value
+    return "critic", f"{columns} columns; correlations find less, or need normal columns", value
 
 
 def _disagreeing(value: _Value, other: float) -> _Value:
@@ -369,8 +368,10 @@ def _neighbours(left: Side, right: Side, columns: int) -> _Value:
     value, lost = float(terms[0].mean()), float((terms[0] - terms[2]).mean())
     dimension = min(columns, 6)  # more columns than that are seldom filled
     edge, smooth = (1 / (4 ** (order / dimension) - 1) for order in (1, 2))
-    most = sum(1 / k for k in range(each_k[0], each_k[2]))  # ψ(12) − ψ(3), as of a function
-    if lost > most * (RISING_IN_THREE if columns == 3 else RISING):
+    rises = float((terms[0] - terms[1]).mean()), float((terms[1] - terms[2]).mean())
+    most = [sum(1 / k for k in range(*ends)) for ends in (each_k[:2], each_k[1:])]  # ψ(6) − ψ(3) …
+    share = RISING_IN_THREE if columns == 3 else RISING
+    if all(share * top < rise < 1.5 * top for rise, top in zip(rises, most, strict=True)):
         return _Value(value, _error(terms[0]), edge * lost, math.inf)
     added = smooth * max(lost, 0.0) / 2 if FEW_COLUMNS < columns <= 6 else 0.0
     reach = edge * abs(lost)

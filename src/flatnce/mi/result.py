@@ -382,8 +382,7 @@ def memory_flags(memory: Memory | None, rows: int, blocks: Any = None) -> Iterat
     seen["other"] = "the next row" if memory.lag == 1 else f"the row {memory.lag} rows later"
     seen |= {"why": ": a series, or several rows of one object? Then", "counted": "row"}
     if blocks:
-        least = math.ceil(memory.length or 0)
-        lasting = f"of {least} rows" if least else "without an end"
+        lasting = f"of {math.ceil(memory.length)} rows" if memory.length else "without an end"
         why = f", and blocks={blocks} is shorter than their memory {lasting}:"
         seen |= {"why": why, "counted": "block"}
     yield flag("dependent", **seen)
