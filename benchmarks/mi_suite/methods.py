@@ -25,11 +25,12 @@ def _flatnce(x, y, kinds, seed):
     from flatnce import mi
 
     found = mi.estimate(x, y, seed=seed, device="cpu", baselines=False)
+    best = found.best  # None where it calls the information infinite or too large for the rows
     record = {
-        "value": _plain(found.best.nats),
-        "low": _plain(found.best.low),
-        "high": _plain(found.best.high),
-        "chosen": found.best.method,
+        "value": _plain(best and best.nats),
+        "low": _plain(best and best.low),
+        "high": _plain(best and best.high),
+        "chosen": best and best.method,
         "critic": _plain(found.nats),
         "error_bar": _plain(found.standard_error),
         "lower": _plain(found.lower),
