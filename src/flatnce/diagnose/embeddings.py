@@ -126,7 +126,10 @@ def doctor(
     _check_numbers(len(one), temperature, batch_size)
     check_choice("layout", layout, LAYOUTS)
 
-    usable = _usable_rows(one, two)
+    # Samples whose rows are both finite and not zero, in the loss's own float32.
+    wide = torch.promote_types(one.dtype, torch.float32)
+    norms = [torch.linalg.vector_norm(z.to(wide), dim=1) for z in (one, two)]
+    usable = (norms[0] * norms[1] > 0) & norms[0].isfinite() & norms[1].isfinite()
     found = _broken(one, two, usable)
     n = int(usable.sum())
     if n < 2:
@@ -238,13 +241,6 @@ def _integers(name: str, given: Any, z1: Tensor) -> Tensor:
     values = _tensor_of(name, given)
     check_integers(name, values, len(z1))
     return values.to(z1.device).long()
-
-
-def _usable_rows(z1: Tensor, z2: Tensor) -> Tensor:
-    """Samples whose rows are both finite and not zero, in the loss's own float32."""
-    wide = torch.promote_types(z1.dtype, torch.float32)
-    norms = [torch.linalg.vector_norm(z.to(wide), dim=1) for z in (z1, z2)]
-    return (norms[0] * norms[1] > 0) & norms[0].isfinite() & norms[1].isfinite()
 
 
 def _broken(z1: Tensor, z2: Tensor, usable: Tensor) -> list[Finding]:

@@ -3,7 +3,6 @@
 Modules that load torch are imported after the options have been checked.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -217,16 +216,12 @@ def _print(found: Any, options: MiOptions, data: dict[str, Any]) -> None:
         from flatnce.mi.page import mi_page, study_page
 
         write = mi_page if estimate else study_page
-        shown = replace(found, settings=_by_option(found.settings)) if estimate else found
-        page = write(shown, options.report, unit=unit, data=data, environment=where)
+        if estimate:  # its settings by the options that set them, as typed
+            pairs = [(as_typed(f"{k}=").rstrip(" ="), v) for k, v in found.settings.items()]
+            found = replace(found, settings={k: None if v is False else v for k, v in pairs})
+        page = write(found, options.report, unit=unit, data=data, environment=where)
         if not options.json:
             print(f"\nthe page: {page}")
-
-
-def _by_option(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings by the options that set them, as typed; those without an option by their names."""
-    set_to = {name: None if value is False else value for name, value in settings.items()}
-    return {as_typed(f"{name}=").rstrip(" ="): value for name, value in set_to.items()}
 
 
 def _list_columns(options: MiOptions) -> None:

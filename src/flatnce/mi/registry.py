@@ -99,18 +99,14 @@ def _per_critic(loss: Callable[..., Tensor]) -> Loss:
     return loss_of_all
 
 
-def _tuba(scores: Tensor, dual: Tensor) -> Tensor:
-    # The constraint is u = −g + s(x): s, the log baseline, is u plus the partner's score.
-    return -bounds.tuba(scores, dual + scores.diagonal())
-
-
 # Losses of several critics at once; other bounds apply their own loss to each critic in turn.
 _LOSSES: Mapping[str, Loss] = {
     "infonce": _infonce,
     "flatnce": _flatnce,
     "holder-flatnce": _per_critic(lambda scores: bounds.holder_flatnce_loss(scores, 2.0)),
     "mine": _mine,
-    "tuba": _per_critic(_tuba),
+    # The constraint is u = −g + s(x): s, the log baseline, is u plus the partner's score.
+    "tuba": _per_critic(lambda scores, u: -bounds.tuba(scores, u + scores.diagonal())),
 }
 _CEILINGS: Mapping[str, Callable[[int], float]] = {
     "log c": math.log,
