@@ -639,3 +639,8 @@ def test_a_column_of_words_on_both_sides_is_named_as_in_the_file(tmp_path):
     assert clean(tables.x, tables.y).shared == ("town",)
     both = read_tables([tmp_path / "t.csv"] * 2, x="T=1", y="T=1")
     assert clean(both.x, both.y).shared == ("T=1",)
+    words = random.choice(["cat", "dog", "cow"], (2, 100))
+    words = np.where(np.arange(100) == 7, "odd", words)  # the only row of that word, on both sides
+    pd.DataFrame(words.T, columns=["a", "b"]).to_csv(tmp_path / "w.csv", index=False)
+    tables = read_tables([tmp_path / "w.csv"], x="a", y="b")
+    assert clean(tables.x, tables.y).shared == ()

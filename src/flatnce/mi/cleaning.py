@@ -89,7 +89,12 @@ def clean(x: Any, y: Any) -> CleanTables:
     given = len(tables[0])
     if given != len(tables[1]):
         raise ValueError(f"x has {given} rows and y {len(tables[1])}; pass the same number")
-    _check_indexes(x, y)
+    indexes: list[Any] = [getattr(side, "index", None) for side in (x, y)]
+    if all(hasattr(index, "equals") for index in indexes) and not indexes[0].equals(indexes[1]):
+        raise ValueError(
+            "x and y are tables with different indexes; bring them into one order "
+            "(y = y.loc[x.index]), or pass x.to_numpy() and y.to_numpy() to pair them by position"
+        )
     notes: list[str] = []
     rows = _complete_rows(tables, notes)
     kept: list[Indices | None] = []
@@ -125,8 +130,9 @@ def clean(x: Any, y: Any) -> CleanTables:
         tables[number] = table
         kept.append(columns)
         contents.append(own)
-    common = [name for key, name in contents[1].items() if key in contents[0]]
     given_names = getattr(y, "attrs", {}).get("given", {})  # of columns that were encoded
+    common = {key: given_names.get(name, name) for key, name in contents[1].items()}
+    differing = {name for key, name in common.items() if key not in contents[0]}
     duplicates = duplicate_rows(*tables)
     if duplicates is not None:
         notes.append(
@@ -142,7 +148,7 @@ def clean(x: Any, y: Any) -> CleanTables:
         duplicates=duplicates,
         tied=tied,
         tied_column=tied_column,
-        shared=tuple(dict.fromkeys(given_names.get(name, name) for name in common)),
+        shared=tuple(name for name in dict.fromkeys(common.values()) if name not in differing),
         repeated=tuple(repeated),
         report=Cleaning(given, len(rows), dropped[0], dropped[1], tuple(notes), few_values),
     )
@@ -164,15 +170,6 @@ def _label_of(table: Table) -> tuple[int, float] | None:
 def more_values(table: Table, most: int) -> bool:
     """Whether a column by itself has more values; to compare whole rows takes far longer."""
     return any(len(np.unique(column)) > most for column in table.T)
-
-
-def _check_indexes(x: Any, y: Any) -> None:
-    indexes: list[Any] = [getattr(side, "index", None) for side in (x, y)]
-    if all(hasattr(index, "equals") for index in indexes) and not indexes[0].equals(indexes[1]):
-        raise ValueError(
-            "x and y are tables with different indexes; bring them into one order "
-            "(y = y.loc[x.index]), or pass x.to_numpy() and y.to_numpy() to pair them by position"
-        )
 
 
 def _complete_rows(tables: Sequence[Table], notes: list[str]) -> Indices:
