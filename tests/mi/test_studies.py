@@ -13,6 +13,7 @@ import pytest
 from flatnce import mi
 from flatnce.mi import studies
 from flatnce.mi.best import best_estimate
+from flatnce.mi.page import study_page
 from flatnce.mi.result import Flag
 
 QUICK = {"steps": 8, "permutations": 99}
@@ -271,3 +272,20 @@ def test_flags_name_the_lag_and_a_function_comes_first_without_an_upper_end():
     assert [row["column"] for row in study.rows] == ["function", "noisy"]
     assert "no upper end" in study.table().splitlines()[1]
     assert "! unresolved (column function): ?" in study.warnings()
+    assert study.rows[0]["estimate"] == math.inf and study.plain()["rows"][0]["estimate"] is None
+    assert "∞" in study.table().splitlines()[1]
+
+
+def test_a_function_is_the_largest_in_scores_matrix_and_page(tmp_path):
+    random = np.random.default_rng(0)
+    y = random.normal(size=(400, 1))
+    x = np.hstack((y + 0.1 * random.normal(size=(400, 1)), 3 * y + 1))
+    scores, _ = mi.score_func(x, y[:, 0], steps=5, permutations=19)
+    assert math.isfinite(scores[0]) and scores[1] == math.inf
+    study = mi.rank(x, y, ["noisy", "function"], steps=5, permutations=19)
+    said = study_page(study, tmp_path / "rank.html").read_text(encoding="utf-8")
+    assert "The largest of 2: function, no upper end" in said
+    pairs = mi.pairwise(np.hstack((x, y)), ["noisy", "function", "y"], steps=5, permutations=19)
+    assert pairs.matrix[1, 2] == math.inf and math.isfinite(pairs.matrix[0, 2])
+    said = study_page(pairs, tmp_path / "pairs.html").read_text(encoding="utf-8")
+    assert ">inf<" in said

@@ -86,9 +86,10 @@ def study_page(
     header = [*study.header, unit, "Low", "High", "Certified", "p", "Holm", "q", "Flags"]
     table = Table(f"All estimates, in {unit}", header, cells, remarks=True)
     figure = Figure(texts["title"], _study_chart(study, rows, unit), texts["caption"], table)
-    largest = max(rows, key=lambda row: row["estimate"])
+    largest = max(study.rows, key=lambda row: row["estimate"])
     which = texts["which"].format(**largest)
-    lead = f"The largest of {len(rows)}: {which}, {_number(largest['estimate'])} {unit}"
+    size = f"{largest['estimate'] * unit_factor(unit):.4g} {unit}"
+    lead = f"The largest of {len(rows)}: {which}, {size}".replace(f"inf {unit}", "no upper end")
     notes = (TEXTS["study"]["numbers"], *study.warnings(unit), *_about(data or {}))
     said = [Paragraph(note) for note in notes]
     sections = [Section("Estimates", figures=[figure]), Section("How to read them", said)]
@@ -128,10 +129,11 @@ def _study_chart(study: Study, rows: Sequence[Mapping[str, Any]], unit: str) -> 
 def _matrix_chart(study: Pairwise, unit: str) -> Chart:
     matrix, names, none = study.matrix * unit_factor(unit), study.columns, Axis("")
     look = {"ha": "center", "va": "center", "fontsize": min(10.5, 96 / len(names))}
+    shade = np.minimum(matrix, np.max(matrix, where=np.isfinite(matrix), initial=0.0) or 1.0)
     said = TEXTS["matrix"].format(np.nanmax(matrix), np.nanmean(matrix), unit=unit)
 
     def draw(axes: Any) -> list[Any]:
-        drawn = axes.pcolormesh(matrix, cmap="Blues", vmin=0.0)
+        drawn = axes.pcolormesh(shade, cmap="Blues", vmin=0.0)
         axes.figure.colorbar(drawn, ax=axes, label=unit)
         places = [place + 0.5 for place in range(len(names))]
         axes.set_xticks(places, names, rotation=40, ha="right")
@@ -141,7 +143,7 @@ def _matrix_chart(study: Pairwise, unit: str) -> Chart:
         axes.grid(visible=False)
         for (i, j), value in np.ndenumerate(matrix):
             if i != j and len(names) <= MOST_IN_CELLS:
-                ink = "#fefefe" if value > 0.6 * np.nanmax(matrix) else "#101010"
+                ink = "#fefefe" if value > 0.6 * np.nanmax(shade) else "#101010"
                 axes.text(j + 0.5, i + 0.5, f"{value:.2f}", color=ink, **look)
         return []
 

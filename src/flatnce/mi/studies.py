@@ -39,8 +39,9 @@ _INFORMATION = ("estimate", "low", "high", "lower", "critic", "standard_error", 
 
 
 def _record(estimate: Estimate) -> dict[str, Any]:
-    """The best estimate and its interval; where there is none, the critic's value alone."""
+    """The best estimate and its interval; where there is none, the critic's value or infinity."""
     nats, best = max(estimate.nats, 0.0), estimate.best
+    nats = math.inf if estimate.flagged("unresolved") else nats
     ends = (nats, math.nan, math.nan) if best is None else (best.nats, best.low, best.high)
     names = ("standard_error", "lower", "ceiling", "p_value", "permutations", "seconds")
     found = {name: getattr(estimate, name) for name in names}
@@ -82,9 +83,7 @@ class Study:
             record["q_value"] = float(q_value) if known else math.nan
         if self.header in (("method",), ("lag",)):
             return records
-        return sorted(
-            records, key=lambda one: ("unresolved" not in one["flags"], -one["estimate"])
-        )
+        return sorted(records, key=lambda one: -one["estimate"])
 
     def table(self, unit: str = "nats", most: int | None = None) -> str:
         """Return a text table of all or the ``most`` first estimates, in ``nats`` or ``bits``."""
@@ -97,7 +96,7 @@ class Study:
             full = [row[name] for name in self.header]
             names = [name if len(name) <= named else f"{name[: named - 1]}…" for name in full]
             numbers = [f"{factor * row[name]:.3f}".replace("nan", "–") for name in wanted]
-            nats, low, high, lower, error = numbers
+            nats, low, high, lower, error = (text.replace("inf", "∞") for text in numbers)
             interval = f"{low} to {high}" if low != "–" else f"± {error}"
             if "unresolved" in row["flags"]:
                 interval = "no upper end"
@@ -172,7 +171,7 @@ class Pairwise(Study):
 
     @property
     def matrix(self) -> Table:
-        """Best estimates in nats, symmetric; NaN on the diagonal."""
+        """Best estimates in nats, symmetric; NaN on the diagonal, inf if unresolved."""
         matrix = np.full((len(self.columns),) * 2, np.nan)
         for row in self.rows:
             i, j = (self.columns.index(row[side]) for side in self.header)
@@ -229,7 +228,7 @@ def score_func(x: Any, y: Any, **choices: Any) -> tuple[Table, Table]:
         choices: As of :func:`pairwise`; fix them with ``functools.partial``.
 
     Returns:
-        Best estimates in nats and p-values that are not corrected for the number of features.
+        Best estimates in nats (infinite if unresolved), and p-values that are not corrected.
     """
     labels = np.asarray(y)
     if labels.dtype.kind not in "fiub":  # words
