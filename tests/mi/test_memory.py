@@ -154,6 +154,17 @@ def test_the_block_that_auto_chooses_gives_the_same_numbers():
     assert own.p_value > 0
 
 
+def test_rows_that_are_said_to_be_independent_but_are_alike_leave_a_flag():
+    walks = np.random.default_rng(0).normal(size=(2, 800, 1)).cumsum(axis=1)
+    found = mi.estimate(*walks, **QUICK)
+    assert found.flagged("dependent") and not found.flagged("stated")
+    stated = mi.estimate(*walks, independent=True, **QUICK)
+    assert stated.flagged("stated") and not stated.flagged("dependent")
+    assert stated.best is not None and "hold only if the rows are independent" in stated.summary()
+    plain = np.random.default_rng(0).normal(size=(2, 800, 1))
+    assert not mi.estimate(*plain, independent=True, **QUICK).flagged("stated")
+
+
 def test_a_block_that_fits_is_named_where_auto_has_none():
     x, y = _series(0.98, 2000, 7), _series(0.98, 2000, 8)
     found = memory_of(x, y)
@@ -247,5 +258,5 @@ def test_one_series_has_one_advice_whatever_blocks_were_given():
         mi.estimate(x, y, blocks="auto", **QUICK)
     for message in (*said, str(refused.value)):
         assert f"Give blocks of at least {least} rows (blocks={least})" in message
-        assert "too long" not in message
+        assert "too long" not in message and "Add rows, or difference the columns first" in message
     assert not mi.estimate(x, y, blocks=least, **QUICK).flagged("dependent")

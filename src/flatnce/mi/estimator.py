@@ -184,9 +184,10 @@ class EstimationJob:
         primary, critics = evaluation.readouts["infonce"], [fold.critic for fold in self.folds]
         own_and_other = self._train_and_test(parts)
         alone = len(np.unique(self.units)) == len(self.units)  # else neighbours find too much
-        best = self._best(evaluation, own_and_other[0], alone) if self.memory is None else None
+        trusted = self.memory is None or options.independent
+        best = self._best(evaluation, own_and_other[0], alone) if trusted else None
         flags = (
-            *result.memory_flags(self.memory, tables.span, options.blocks),
+            *result.memory_flags(self.memory, tables.span, options.blocks, options.independent),
             *result.evaluation_flags(evaluation, best, self.ksg if alone else result.NO_VALUE),
             *result.training_flags(primary, critics, self.settings["steps"], *own_and_other),
             *result.data_flags(tables),
@@ -277,7 +278,7 @@ def prepare(
     options.check()
     tables = cleaning.clean(x, y)
     memory, trains = None, not options.chosen_method.classical
-    if options.blocks == "auto" or (trains and not options.independent and groups is None):
+    if options.blocks == "auto" or (trains and groups is None):
         memory = memory_of(tables.x, tables.y)  # before the critics take the computer's memory
     if memory is not None and memory.length is not None:  # in rows of the file, as blocks are
         memory = replace(memory, length=memory.length * tables.span / len(tables.x))

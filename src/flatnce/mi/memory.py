@@ -38,7 +38,8 @@ class Memory:
         if self.length is None or self.outlasts(rows // FEWEST_UNITS):
             return "The memory is too long for blocks: add rows, or difference the columns first."
         least = math.ceil(self.length)
-        return f"Give blocks of at least {least} rows (blocks={least}), or difference the columns."
+        blocks = f"Give blocks of at least {least} rows (blocks={least}) if you can do neither"
+        return f"Add rows, or difference the columns first. {blocks}: p-values may be too small."
 
     def outlasts(self, block: int) -> bool:
         """Whether it reaches beyond the next block of so many rows, so that blocks are alike."""

@@ -97,7 +97,7 @@ class Estimate:
             why = f"blocks of {blocks} rows are too short" if blocks else "nearby rows are alike"
             return f"I(X;Y) is not certified: {why} (as if independent: {estimate} {unit})"
         if self.flagged("unresolved"):
-            most = f"infinite or larger than {self.cleaning.rows_used} rows can resolve"
+            most = "infinite or larger than nearest neighbours can resolve"
             return f"I(X;Y) ≥ {lower} {unit} (95 %), {most}, {evidence}"
         if self.best is None:
             most = f"ceiling {_number(self.ceiling * factor)}, {evidence}"
@@ -374,7 +374,9 @@ def data_flags(tables: CleanTables) -> Iterator[Flag]:
         yield flag("shared", count=len(tables.shared), names=", ".join(tables.shared[:3]))
 
 
-def memory_flags(memory: Memory | None, rows: int, blocks: Any = None) -> Iterator[Flag]:
+def memory_flags(
+    memory: Memory | None, rows: int, blocks: Any = None, independent: bool = False
+) -> Iterator[Flag]:
     """Yield the warning that rows, or blocks of them, depend on each other, with a remedy."""
     if memory is None:
         return
@@ -385,7 +387,7 @@ def memory_flags(memory: Memory | None, rows: int, blocks: Any = None) -> Iterat
         lasting = f"of {math.ceil(memory.length)} rows" if memory.length else "without an end"
         why = f", and blocks={blocks} is shorter than their memory {lasting}:"
         seen |= {"why": why, "counted": "block"}
-    yield flag("dependent", **seen)
+    yield flag("stated", **seen) if independent else flag("dependent", **seen)
 
 
 def size_flags(evaluation: Evaluation, folds: int = 1) -> Iterator[Flag]:
