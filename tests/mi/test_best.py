@@ -393,7 +393,7 @@ def test_the_answer_of_a_function_is_its_lower_limit_and_no_estimate():
     x = np.random.default_rng(0).normal(size=400)
     found = mi.estimate(x, 3 * x + 1, steps=20, permutations=99, baselines=False)
     assert found.flagged("unresolved") and found.best is None and found.lower > 1
-    assert "infinite or larger than 400 rows can resolve" in found.sentence()
+    assert "infinite or larger than nearest neighbours can resolve" in found.sentence()
     assert f"≥ {math.floor(100 * found.lower) / 100:.2f}" in found.sentence()
     assert "Report the certified lower limit" in found.summary() and "≈" not in found.summary()
     assert found.meaning == {} and found.plain()["best"] is None
@@ -411,6 +411,53 @@ def test_words_are_counted_however_many_they_are(values, n):
         assert found.method == "plug-in" and found.low < truth < found.high
         errors.append(found.nats - truth)
     assert math.sqrt(np.mean(np.square(errors))) < 0.15
+
+
+def test_several_columns_of_words_are_not_counted_together():
+    codes = np.random.default_rng(0).integers(0, 6, size=(2, 3, 1000, 1))
+    codes[1, 0] = codes[0, 0]
+    x, y = (np.hstack([one == np.arange(6) for one in side]).astype(float) for side in codes)
+    assert best_estimate(x, y, _critic(nats=1.7, lower=1.6)).method != "plug-in"
+
+
+def test_all_rows_are_searched_before_a_value_is_called_too_large():
+    random = np.random.default_rng(0)
+    x = random.normal(size=(20_000, 1))
+    y = x + 0.0005 * random.normal(size=(20_000, 1))
+    assert best_estimate(x[:5000], y[:5000]).high == math.inf
+    found = best_estimate(x, y)
+    assert found.low < math.log1p(0.0005**-2) / 2 < found.high < math.inf
+
+
+@pytest.mark.parametrize("noise, n", [(0.02, 200), (0.01, 1000), (0.0008, 20_000)])
+def test_the_interval_of_correlations_reaches_up_where_neighbours_lose_much(noise, n):
+    held = 0
+    for seed in range(10):
+        random = np.random.default_rng(seed)
+        x = random.normal(size=(n, 1))
+        found = best_estimate(x, x + noise * random.normal(size=(n, 1)))
+        held += found.low < math.log1p(noise**-2) / 2 < found.high
+    assert held >= 8
+
+
+def test_a_column_of_numbers_on_both_sides_has_no_upper_end():
+    numbers = np.random.default_rng(0).normal(size=(400, 6))
+    critic = _critic(nats=2.0, lower=1.5)
+    assert best_estimate(numbers, numbers[:, :1], critic).high == math.inf
+    labels = np.hstack((numbers > 0, numbers)).astype(float)
+    assert best_estimate(labels, labels[:, :1], critic).high < 1  # of two values
+
+
+def test_what_other_methods_find_in_grouped_rows_raises_the_upper_end_alone():
+    random = np.random.default_rng(204)  # the critic of this table learns nothing
+    x = random.normal(size=(400, 1))
+    y = np.sin(4 * x) + 0.5 * random.normal(size=(400, 1))  # 0.535 nats
+    nothing = {"nats": 0.01, "lower": 0.0, "start": 0.0, "validation": 0.0, "train": 0.02}
+    found = best_estimate(x, y, _critic(**nothing, standard_error=0.01, independent=False))
+    assert (found.method, found.nats, found.low) == ("critic", pytest.approx(0.015), 0.0)
+    assert 0.535 < found.high < 1.2
+    still = _critic(**nothing | {"nats": 0.0, "train": 0.0}, standard_error=0.0, independent=False)
+    assert best_estimate(*random.normal(size=(2, 400, 1)), still).high > 0
 
 
 def test_yes_and_no_questions_of_many_patterns_are_not_words():

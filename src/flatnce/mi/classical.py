@@ -33,7 +33,7 @@ def two_tables(x: ArrayLike, y: ArrayLike) -> tuple[Table, Table]:
             raise ValueError(f"{name} has shape {table.shape}; pass rows by columns, or a vector")
         if not np.isfinite(table).all():
             row = int(np.argmin(np.isfinite(table).all(axis=1))) + 1
-            raise ValueError(f"{name} holds NaN or infinity (row {row} of the data); drop them")
+            raise ValueError(f"{name} holds NaN or infinity (row {row} of the data); drop it")
     if len(left) != len(right) or len(left) < 2:
         raise ValueError(f"x has {len(left)} rows and y {len(right)}; pass partners, at least 2")
     return left, right
