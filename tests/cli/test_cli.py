@@ -117,6 +117,11 @@ def test_a_package_that_is_missed_late_leaves_no_folder(tmp_path, monkeypatch, c
             "runs/a: Read-only file system; check the permissions of runs/a and of its folder",
         ),
         (
+            OSError(errno.EROFS, os.strerror(errno.EROFS), "runs/a/.earlier.moving/config.json"),
+            1,
+            "runs/a: Read-only file system; check the permissions of runs/a and of its folder",
+        ),
+        (
             PermissionError(errno.EACCES, os.strerror(errno.EACCES), ".data.csv"),
             1,
             ".data.csv: Permission denied; check the permissions of .data.csv and of its folder",
@@ -135,6 +140,7 @@ def test_a_package_that_is_missed_late_leaves_no_folder(tmp_path, monkeypatch, c
         "failure",
         "forbidden",
         "read-only",
+        "set aside",
         "a file that begins with a dot",
         "a number of a file",
         "with a remedy",

@@ -161,7 +161,9 @@ def _said(error: Exception) -> str:
         known = error.strerror == os.strerror(error.errno)  # without a remedy
         if known and isinstance(error.filename, str | bytes):
             path = Path(os.fsdecode(error.filename))
-            named = path.parent if path.suffix in (".lock", ".partial") else path  # our own files
+            hidden = {".lock", ".partial", ".moving", ".earlier"}  # of our own files and folders
+            own = [one for one in (path, path.parent) if {one.suffix, one.name} & hidden]
+            named = own[-1].parent if own else path
             remedy = f"check the permissions of {named} and of its folder, or use another"
             return f"{named}: {error.strerror}; {remedy}"
     return as_typed(str(error)) if is_ours(error) else str(error)
