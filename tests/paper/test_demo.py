@@ -101,7 +101,7 @@ def test_the_demo_is_the_same_twice_and_writes_what_it_returns(tiny):
     assert len(written.metrics) == 2 * 2 * 2 * 3
     assert all(set(MEASURES) < set(record) for record in written.metrics)
     assert [last for _, last in told] == [False, False, True] * 2
-    assert told[4][0].startswith("[2/2] K 4, temperature 0.05: step 3 of 6, InfoNCE")
+    assert told[4][0].startswith("[2/2] K 4, τ 0.05: step 3 of 6, InfoNCE")
     assert torch.get_num_threads() == before
 
 
@@ -146,6 +146,8 @@ def test_the_table_of_the_demo_has_whole_words_in_80_columns(tmp_path, capsys, m
     said = capsys.readouterr().out.partition("Done in")[0]
     assert max(map(len, said.splitlines())) <= 80 and "…" not in said
     assert "K = 4, τ = 0.05  FlatNCE" in said and " Retrieval\n" in said
+    assert re.search(r"^\[1/1\] K 4, τ 0.05: step 1 of 1, .* nats$", said, re.M)
+    assert "with positive: share of all K candidates" in " ".join(said.split())
 
 
 @pytest.mark.parametrize(

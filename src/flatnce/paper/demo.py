@@ -76,10 +76,9 @@ def run_demo(
                     log.log(record | {name: measured[name][run] for name in MEASURES})
                 infonce, flatnce = _by_objective(measured["pool_mi"]).values()
                 line = (
-                    f"[{number}/{len(cases)}] K {case.candidates}, temperature "
-                    f"{case.temperature:g}: step {step:,} of {config.steps:,}, InfoNCE "
-                    f"{statistics.fmean(infonce):.2f}, FlatNCE "
-                    f"{statistics.fmean(flatnce):.2f} nats"
+                    f"[{number}/{len(cases)}] K {case.candidates}, τ {case.temperature:g}: step "
+                    f"{step:,} of {config.steps:,}, InfoNCE {statistics.fmean(infonce):.2f}, "
+                    f"FlatNCE {statistics.fmean(flatnce):.2f} nats"
                 )
                 progress(line, step == config.steps)
         summaries.append(_summary(case, measured))

@@ -31,12 +31,8 @@ def run(arguments: list[str]) -> int:
     from flatnce.paper.demo import TEXTS, demo_page, run_demo, summary_table
 
     with live_line(quiet=options.json, log=False) as (update, say):
-
-        def progress(line: str, last: bool) -> None:
-            (say if last else update)(line)
-
         with run_lock(options.config.out):
-            results = run_demo(options.config, progress)
+            results = run_demo(options.config, lambda line, last: (say if last else update)(line))
     page = demo_page(options.config.out)
     if options.json:
         print_json(results)

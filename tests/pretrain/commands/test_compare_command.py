@@ -75,6 +75,23 @@ def test_a_narrow_table_keeps_both_means(columns, names, capsys, monkeypatch):
 
 
 @pytest.mark.usefixtures("_quick")
+def test_a_table_that_is_pooled_over_many_settings_fits_the_terminal(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "80")
+    others = {"weight_decay": 0.1, "warmup_epochs": 2.0, "momentum": 0.5, "base_batch": 64}
+    for objective in ("infonce", "flatnce"):
+        write_run(tmp_path / "runs" / f"{objective}-a", objective)
+        changed = write_run(tmp_path / "runs" / f"{objective}-b", objective) / "config.json"
+        header = json.loads(changed.read_text())
+        header["config"]["optimizer"] = {**header["config"].get("optimizer", {}), **others}
+        changed.write_text(json.dumps(header))
+    assert main(["compare", "infonce-*", "flatnce-*", "--by", "objective", "--pool"]) == 0
+    said = capsys.readouterr().out.split("The page")[0]
+    assert max(map(len, said.splitlines())) <= 80 and "\npooled over" in said
+
+
+@pytest.mark.usefixtures("_quick")
 def test_a_page_is_never_overwritten_silently(names, tmp_path, capsys):
     for expected in ("comparison.html", "comparison-2.html", "comparison-3.html"):
         assert main(["compare", *names]) == 0

@@ -81,6 +81,17 @@ def test_a_run_ends_in_evaluations_and_a_page_and_is_not_overwritten(capsys):
     assert json.loads(capsys.readouterr().out)["step"] == 7
 
 
+def test_a_finished_run_whose_page_cannot_be_written_shows_its_table(capsys, monkeypatch):
+    assert main(["train", "digits", "--name", "first", *QUICK]) == 0
+    capsys.readouterr()
+    read_only = OSError(errno.EROFS, os.strerror(errno.EROFS), "runs/first/report.html")
+    monkeypatch.setattr("flatnce.pretrain.page.run.run_page", Mock(side_effect=read_only))
+    assert main(["resume", "first"]) == 1
+    said, complaint = capsys.readouterr()
+    assert "protocol" in said and "linear" in said
+    assert "runs/first/report.html: Read-only file system" in complaint
+
+
 def test_a_run_that_was_not_to_be_evaluated_is_not_when_it_is_resumed(capsys):
     assert main(["train", "digits", "--name", "bare", *QUICK, "--evaluate"]) == 0
     assert read_run("runs/bare").environment["evaluate"] == []

@@ -109,7 +109,7 @@ def difference_lines(found: "Comparison") -> list[str]:
             lines += ["", wrapped(name)]
             short = ["runs", "pairs", "first", "second", *list(columns)[4:]]
             columns = dict(zip(short, columns.values(), strict=True))
-        lines += ["", *column_lines(columns)]
+        lines += ["", *column_lines(columns, names=list(columns)[:1])]
     others = dict.fromkeys(one.measure.label for one in found.contrasts)
     del others[main[0].measure.label]
     also = f"The page and --json also have: {'; '.join(others)}."

@@ -100,10 +100,11 @@ def run(arguments: list[str]) -> int:
 
 
 def evaluate_and_report(outcome: "Outcome", protocols: Sequence[str] | None, as_json: bool) -> int:
-    """After training: evaluate, write the page, print the results, and return the exit code."""
+    """After training: evaluate, print the results, write the page, and return the exit code."""
     if int(os.environ.get("RANK", "0")) > 0:
         return 0
     from flatnce.pretrain.evaluation import NotSaved
+    from flatnce.pretrain.page.run import run_page
     from flatnce.pretrain.training.named import finish_run, print_results
     from flatnce.pretrain.training.processes import is_launched
 
@@ -127,6 +128,7 @@ def evaluate_and_report(outcome: "Outcome", protocols: Sequence[str] | None, as_
         print_json({**stand, "not_evaluated": why, **unsaved, **results})
     else:
         print_results(outcome, failure)
+    run_page(outcome.directory)
     if isinstance(failure, NotSaved):
         raise failure
     if failure is not None:  # an OSError for the exit code 1, after what could be measured

@@ -108,14 +108,15 @@ def finished_text(directory: Path, step: int) -> str:
 
 
 def _finish(outcome: loop.Outcome, evaluate: Sequence[str] | None, quiet: bool) -> loop.Outcome:
-    """Evaluate a finished run, write its page, and print the results."""
+    """Evaluate a finished run, print the results, and write its page."""
     if not outcome.finished or int(os.environ.get("RANK", "0")) > 0:
         return outcome  # the first process of torchrun does the rest
     failure = finish_run(outcome, evaluate)
-    if isinstance(failure, OSError):
-        raise failure
     if not quiet:
         print_results(outcome, failure)
+    run_page(outcome.directory)
+    if isinstance(failure, OSError):
+        raise failure
     if failure is not None:
         said = f"is trained and saved, but its evaluation did not finish: {failure}"
         warnings.warn(f"{outcome.directory} {said}", FlatnceWarning, stacklevel=3)
@@ -124,7 +125,7 @@ def _finish(outcome: loop.Outcome, evaluate: Sequence[str] | None, quiet: bool) 
 
 
 def finish_run(outcome: loop.Outcome, protocols: Sequence[str] | None) -> Exception | None:
-    """Evaluate a finished run if it has labels, and write its page; return why not, if so.
+    """Evaluate a finished run if it has labels; return why that did not finish, if so.
 
     Without ``protocols`` a run whose last step is evaluated already is not evaluated again.
     """
@@ -139,7 +140,6 @@ def finish_run(outcome: loop.Outcome, protocols: Sequence[str] | None) -> Except
             evaluate_run(outcome.directory, protocols, device=device)
         except (ValueError, OSError) as error:  # the training itself is done and saved
             failure = error
-    run_page(outcome.directory)
     return failure
 
 
