@@ -40,7 +40,11 @@ def examine_installation() -> Diagnosis:
         if not any(map(installed_version, TRITON)):
             found.append(_finding("Triton is missing"))
     dcl = "lightly's DCLLoss is another loss"
-    found += [*_too_old("tensorboard", "2.21"), *_too_old("lightly", "1.5.21", dcl), *_compiler()]
+    found += [*_too_old("tensorboard", "2.21"), *_too_old("lightly", "1.5.21", dcl)]
+    named = os.environ.get("CXX")
+    if not any(shutil.which(name) for name in ((named,) if named else COMPILERS)):
+        tried = f"CXX={named}" if named else ", ".join(COMPILERS)
+        found.append(_finding("no C++ compiler", tried=tried))
     return Diagnosis("installation", tuple(found), environment(), unknown)
 
 
@@ -95,9 +99,3 @@ def _has_card() -> bool:
     if shutil.which("nvidia-smi") or any(DEVICES.glob("nvidia[0-9]*")):
         return True
     return any(path.read_text().strip() == "0x10de" for path in PCI.glob("*/vendor"))
-
-
-def _compiler() -> Iterator[Finding]:
-    named = os.environ.get("CXX")
-    if not any(shutil.which(name) for name in ((named,) if named else COMPILERS)):
-        yield _finding("no C++ compiler", tried=f"CXX={named}" if named else ", ".join(COMPILERS))

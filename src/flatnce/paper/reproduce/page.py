@@ -30,7 +30,10 @@ def table_of(rows: Sequence[Plain], caption: str) -> Table:
         header += [shown, f"{shown}, the paper’s"] if name in printed else [shown]
     lines = []
     for row in rows:
-        cells = [_variable(row["variables"].get(name)) for name in names]
+        cells = []
+        for value in map(row["variables"].get, names):
+            text = f"{value:g}" if isinstance(value, float) else OBJECTIVES.get(value, str(value))
+            cells.append("" if value is None else text)
         for name in measures:
             cell = row["measures"].get(name)
             cells.append("" if cell is None else cell_text(cell))
@@ -40,12 +43,6 @@ def table_of(rows: Sequence[Plain], caption: str) -> Table:
                 cells.append("" if paper is None else in_unit(known, cell["unit"]))
         lines.append(cells)
     return Table(caption, header, lines)
-
-
-def _variable(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:g}"
-    return "" if value is None else OBJECTIVES.get(value, str(value))
 
 
 def _page(results: Plain) -> Page:
