@@ -130,7 +130,7 @@ def _matrix_chart(study: Pairwise, unit: str) -> Chart:
     matrix, names, none = study.matrix * unit_factor(unit), study.columns, Axis("")
     look = {"ha": "center", "va": "center", "fontsize": min(10.5, 96 / len(names))}
     shade = np.minimum(matrix, np.max(matrix, where=np.isfinite(matrix), initial=0.0) or 1.0)
-    said = TEXTS["matrix"].format(np.nanmax(matrix), np.nanmean(matrix), unit=unit)
+    said = TEXTS["matrix"].format(np.nanmax(shade), np.nanmean(shade), unit=unit)
 
     def draw(axes: Any) -> list[Any]:
         drawn = axes.pcolormesh(shade, cmap="Blues", vmin=0.0)

@@ -228,14 +228,14 @@ def score_func(x: Any, y: Any, **choices: Any) -> tuple[Table, Table]:
         choices: As of :func:`pairwise`; fix them with ``functools.partial``.
 
     Returns:
-        Best estimates in nats (infinite if unresolved), and p-values that are not corrected.
+        Best estimates in nats, the largest float if unresolved, and p-values without correction.
     """
     labels = np.asarray(y)
     if labels.dtype.kind not in "fiub":  # words
         labels = np.unique(labels, return_inverse=True)[1]
     found = [_record(each) for each in rank(x, labels, **choices).estimates.values()]
     scores, p_values = np.array([(row["estimate"], row["p_value"]) for row in found]).T
-    return scores, p_values
+    return np.nan_to_num(scores, posinf=np.finfo(float).max), p_values  # percentiles of inf fail
 
 
 def lags(
