@@ -88,7 +88,7 @@ def test_nothing_says_more_about_a_label_than_its_entropy(shares):
     surprise = np.repeat(-np.log(np.array(shares) / 150), shares)
     entropy = min(surprise.mean() + 2 / 300, math.log(3))
     high = min(surprise.mean() + 2 / 300 + 1.96 * surprise.std() / 150**0.5, math.log(3))
-    sure = _critic(nats=1.2, standard_error=0.2, lower=0.4, independent=False)
+    sure = _critic(nats=1.2, standard_error=0.2, lower=0.4, units=np.arange(150) // 4)
     x = 9 * y + np.random.default_rng(0).normal(size=(150, 1))
     for found in (best_estimate(x, y, sure), best_estimate(y, x, sure)):
         assert found.low <= found.nats == pytest.approx(entropy)
@@ -246,7 +246,7 @@ def test_the_columns_of_words_beside_normal_columns_do_not_take_correlations():
 
 def test_rows_that_belong_together_leave_the_critic_only():
     x, y = mi.tasks.find("1v1-normal-0.75").sample(100, seed=0)
-    found = best_estimate(x, y, _critic(independent=False))
+    found = best_estimate(x, y, _critic(units=np.arange(len(x)) // 4))
     assert found.method == "critic" and found.nats == 0.5
 
 
@@ -261,7 +261,7 @@ def test_the_interval_does_not_reach_below_the_certified_limit():
     x, y = mi.tasks.find("1v1-normal-0.75").sample(100, seed=0)
     for nats in (0.5, 0.3):
         found = best_estimate(
-            x, y, _critic(nats=nats, lower=0.4, validation=0.4, independent=False)
+            x, y, _critic(nats=nats, lower=0.4, validation=0.4, units=np.arange(len(x)) // 4)
         )
         assert found.low == 0.4 and found.nats == max(nats, 0.4) <= found.high
 
@@ -453,11 +453,27 @@ def test_what_other_methods_find_in_grouped_rows_raises_the_upper_end_alone():
     x = random.normal(size=(400, 1))
     y = np.sin(4 * x) + 0.5 * random.normal(size=(400, 1))  # 0.535 nats
     nothing = {"nats": 0.01, "lower": 0.0, "start": 0.0, "validation": 0.0, "train": 0.02}
-    found = best_estimate(x, y, _critic(**nothing, standard_error=0.01, independent=False))
+    units = np.arange(400) // 2
+    found = best_estimate(x, y, _critic(**nothing, standard_error=0.01, units=units))
     assert (found.method, found.nats, found.low) == ("critic", pytest.approx(0.015), 0.0)
     assert 0.535 < found.high < 1.2
-    still = _critic(**nothing | {"nats": 0.0, "train": 0.0}, standard_error=0.0, independent=False)
+    still = _critic(**nothing | {"nats": 0.0, "train": 0.0}, standard_error=0.0, units=units)
     assert best_estimate(*random.normal(size=(2, 400, 1)), still).high > 0
+    copies = np.repeat(random.normal(size=(2, 200, 1)), 2, axis=1)  # neighbours find them
+    assert best_estimate(*copies, still).high < 0.3
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_rare_values_that_the_searched_rows_miss_end_in_no_error(grouped):
+    random = np.random.default_rng(0)
+    rare, numbers = np.zeros((20_000, 1)), random.normal(size=(20_000, 1))
+    rare[[0, 7000]] = 1
+    still = {"nats": 0.0, "lower": 0.0, "start": 0.0, "validation": 0.0, "standard_error": 0.01}
+    critic = _critic(**still, units=np.arange(20_000) // 4 if grouped else None)
+    found = best_estimate(numbers, rare, critic)
+    assert 0 <= found.low <= found.nats <= found.high < 0.0025  # of its entropy
+    coin = (random.random((20_000, 1)) < 0.5).astype(float)
+    assert best_estimate(np.hstack((rare, numbers)), coin, critic).high < 0.1
 
 
 def test_yes_and_no_questions_of_many_patterns_are_not_words():

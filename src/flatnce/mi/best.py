@@ -59,7 +59,7 @@ class CriticValues:
     start: float  # the Gaussian critic on validation rows, before training
     validation: float  # after training
     train: float  # on rows that trained it, so too high
-    independent: bool = True  # rows; other methods take them as such
+    units: Integers | None = None  # which rows belong together; None if all are independent
     gaussian: float | None = None  # what correlations of normal scores say, if it is known
 
 
@@ -97,15 +97,12 @@ class Side:
     def whole(self) -> bool:
         return bool((self.table == np.round(self.table)).all())
 
-    @cached_property
-    def words(self) -> bool:
-        """Whether it is zeros with a one in each row: one column of words, however many."""
-        return bool(np.isin(self.table, (0, 1)).all() and (self.table.sum(axis=1) == 1).all())
-
     @property
     def categories(self) -> bool:
         few = self.whole and len(self.counts) <= MOST_CATEGORIES
-        return few or len(self.counts) == 2 or self.words
+        # Zeros with a one in each row: one column of words, however many.
+        words = np.isin(self.table, (0, 1)).all() and (self.table.sum(axis=1) == 1).all()
+        return bool(few or len(self.counts) == 2 or words)
 
     @property
     def label(self) -> bool:
@@ -204,11 +201,14 @@ def _chosen(
     left: Side, right: Side, critic: CriticValues | None, random: np.random.Generator
 ) -> tuple[str, str, _Value]:
     rows = len(left.table)
-    if critic is not None and not critic.independent:
-        # Other methods take rows as independent. What they find raises the upper end alone.
-        value = _from_critic(critic)
-        other = _chosen(left, right, replace(critic, independent=True), random)[2].interval[1]
-        more = max(other - value.interval[1], 0.0) if other < math.inf else 0.0
+    if critic is not None and critic.units is not None:
+        # One row per unit are independent rows. What they show raises the upper end alone.
+        order, value = random.permutation(rows), _from_critic(critic)
+        kept = order[np.unique(critic.units[order], return_index=True)[1]]
+        alone = replace(critic, units=None, gaussian=None)
+        sides = Side(left.table[kept], random), Side(right.table[kept], random)
+        other = min(_chosen(*sides, alone, random)[2].interval[1], math.log(rows))
+        more = max(other - value.interval[1], 0.0)
         return "critic", "rows belong together", replace(value, above=value.above + more)
     if left.discrete and right.discrete:
         cells = len(np.unique(np.stack((left.codes, right.codes)), axis=1).T)
@@ -220,7 +220,7 @@ def _chosen(
     labels = [side.label and not other.discrete for side, other in ((left, right), (right, left))]
     known = None if critic is None else critic.gaussian
     gaussian = None if any(labels) else _gaussian(left.table, right.table, known)
-    every = left, right
+    x, y = left.table, right.table
     if rows > neighbour_rows(columns):
         kept = random.permutation(rows)[: neighbour_rows(columns)]
         left, right = Side(left.table[kept], random), Side(right.table[kept], random)
@@ -228,7 +228,8 @@ def _chosen(
         return _labelled(left, right) if labels[1] else _labelled(right, left)
     near = _neighbours(left, right, columns)
     if near.above == math.inf and columns <= FEW_COLUMNS and len(left.table) < rows:
-        near = _neighbours(*every, columns)  # more rows may resolve it
+        kept = random.permutation(rows)[: 20 * NEIGHBOUR_ROWS]  # more rows may resolve it
+        near = _neighbours(Side(x[kept], random), Side(y[kept], random), columns)
     if columns <= FEW_COLUMNS or critic is None:
         if gaussian is not None and near.above < math.inf and _looks_gaussian(left, right):
             # Correlations find no more than there is, and less where neighbours still lose much.
@@ -316,13 +317,16 @@ def _plug_in(left: Side, right: Side) -> _Value:
 
 def _labelled(numbers: Side, label: Side) -> tuple[str, str, _Value]:
     """Gaussian classes if they explain held-out labels better than neighbours do."""
+    if len(label.counts) < 2:  # the rows that are searched miss its rare values
+        return "label-neighbours", "its rare values are missed", _Value(0.0, 0.0, above=math.inf)
     losses, shares = {}, label.counts / len(label.codes)
     models = require_extra("sklearn.discriminant_analysis", "labels", "mi")
     selection = require_extra("sklearn.model_selection", "labels", "mi")
     neighbours = require_extra("sklearn.neighbors", "labels", "mi")
     rows, columns = numbers.table.shape
     fewest = int(label.counts.min())
-    table = (numbers.table - numbers.table.mean(axis=0)) / numbers.table.std(axis=0)
+    spread = numbers.table.std(axis=0)  # 0 of a column whose rare values are missed
+    table = (numbers.table - numbers.table.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
     near = neighbours.KNeighborsClassifier(max(round(rows**0.5 / 2), 3))
     candidates = {"neighbours": near, "linear": models.LinearDiscriminantAnalysis()}
     if fewest > columns + 2:
@@ -338,8 +342,8 @@ def _labelled(numbers: Side, label: Side) -> tuple[str, str, _Value]:
             losses[name] = _log_ratios(known, label.codes, shares)
     best = max(losses, key=lambda name: losses[name].mean(), default="neighbours")
     apart = label.codes[:, None] * 1e9  # neighbours have the same label
-    spread = table + 1e-9 * numbers.random.normal(size=table.shape)  # rounded numbers tie
-    few, more = ksg_terms(spread, apart, (3, 6), standardise=False, ties="mixed")
+    moved = table + 1e-9 * numbers.random.normal(size=table.shape)  # rounded numbers tie
+    few, more = ksg_terms(moved, apart, (3, 6), standardise=False, ties="mixed")
     bias = 3 * abs(float((few - more).mean()))
     near_value = _Value(float(few.mean()), _error(few), bias, bias)
     both = np.zeros(rows)

@@ -233,7 +233,7 @@ class EstimationJob:
             start=float(np.mean([critic.history[0]["validation"] for critic in critics])),
             validation=whole,
             train=train,
-            independent=alone,
+            units=None if alone else self.units,
             gaussian=self.baselines.get("gaussian-copula"),
         )
         return best_estimate(tables.x, tables.y, values, options.seed)
