@@ -18,7 +18,8 @@ from flatnce.pretrain.training.config import TrainConfig
 FOLDER = Path(__file__).parents[2] / COMMITTED
 
 DRAWN = [(name, "smoke") for name in EXPERIMENTS] + [
-    (name, "small") for name in ("table-1", "primal-dual", "table-cost", "fig-holder")
+    (name, "small")
+    for name in ("fig-mi", "fig-ess", "table-1", "primal-dual", "table-cost", "fig-holder")
 ]
 """Experiment and scale of what needs no training in a clone."""
 
@@ -37,6 +38,19 @@ def test_a_figure_is_drawn_without_training(name, scale, committed, tmp_path, mo
     out = reproduce(name, Setting(scale), tmp_path / "out", store=committed)
     assert read_run(out).results["rows"] and not committed.folder.exists()
     assert "<svg" in reproduce_page(out).read_text(encoding="utf-8")
+
+
+def test_the_page_of_experiments_quotes_figures_1_and_5(committed, tmp_path):
+    page = (FOLDER.parents[2] / "docs" / "reproduce.md").read_text(encoding="utf-8")
+    quoted = {
+        "fig-mi": ("large-pool MI", "{:.2f} ± {:.2f}"),
+        "fig-ess": ("ESS of the negatives, last", "{:.3f} ± {:.3f}"),
+    }
+    for name, (measure, form) in quoted.items():
+        out = reproduce(name, Setting("small"), tmp_path / name, store=committed)
+        for row in read_run(out).results["rows"]:
+            cell = row["measures"][measure]
+            assert form.format(cell["mean"], cell["sd"]) in page
 
 
 def test_no_committed_record_is_left_over(committed):
