@@ -171,3 +171,28 @@ def test_no_hypothesis_is_decided_before_all_seeds_have_been_run(study):
 
     for pairs in hypotheses.decided(made_records(study, LEVEL, seeds=(10, 11))).values():
         assert {verdict for _, verdict in pairs} == {"not all seeds"}
+
+
+def listed(values, form, minus="−"):
+    *first, last = (form.format(value).replace("-", minus) for value in values)
+    return f"{', '.join(first)} and {last}"
+
+
+def test_the_words_on_the_main_comparison_are_of_the_records(study):
+    from hypotheses import accuracies
+
+    found = list(study[0].read_all(STUDY / "records").values())
+    page = (STUDY / "README.md").read_text(encoding="utf-8")
+    arms = ("InfoNCE", "FlatNCE", "FlatNCE-ESS", "InfoNCE-ESS")
+    linear = {arm: accuracies(found, arm, 32) for arm in arms}
+    seeds = sorted(linear["InfoNCE"])
+    for first, second in (("FlatNCE", "InfoNCE"), ("FlatNCE-ESS", "InfoNCE-ESS")):
+        apart = [linear[first][seed] - linear[second][seed] for seed in seeds]
+        assert f"{listed(apart, '{:.2f}')}, mean {sum(apart) / len(apart):.2f}." in page
+    results = (STUDY.parents[1] / "docs" / "results.md").read_text(encoding="utf-8")
+    for arm in arms:
+        assert listed([linear[arm][seed] for seed in seeds], "{:.2f}") in results
+    ours = listed(linear["FlatNCE-ESS"].values(), "{:.2f}")
+    assert f"FlatNCE-ESS has {ours} at batch 32" in page
+    needed = (5 * 85.6 - sum(linear["FlatNCE-ESS"].values())) / (5 - len(seeds))
+    assert f"would need a mean above {needed:.2f}" in page
