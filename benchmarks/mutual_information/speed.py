@@ -86,6 +86,7 @@ ON_A_GPU = {
 
 
 def run(out):
+    out.mkdir(parents=True, exist_ok=True)  # before the work, not after it
     cuda = torch.cuda.is_available()
     names = [*PARTS, *(ON_A_GPU if cuda else ())]
     found = {"environment": environment(), "threads": torch.get_num_threads(), "parts": {}}
