@@ -14,6 +14,7 @@ __all__ = [
     "check_choice",
     "check_fields",
     "check_positive",
+    "counted",
     "did_you_mean",
     "duration_text",
     "fitted",
@@ -54,6 +55,11 @@ def check_choice(name: str, value: object, choices: Iterable[object], note: str 
         listed = [str(choice) for choice in known]
         hint = did_you_mean(str(value), listed, then=f"choose one of {', '.join(listed)}")
         raise ValueError(f"{name}={value!r} is unknown; {hint}{note}")
+
+
+def counted(count: int, noun: str) -> str:
+    """A number with a noun: 1 row, 2,000 rows."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def did_you_mean(

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from flatnce.extras import require_extra
 from flatnce.messages import check_choice
-from flatnce.mi.cleaning import normal_scores, numbers_of
+from flatnce.mi.cleaning import MESSAGES, normal_scores, numbers_of
 
 Table: TypeAlias = NDArray[np.floating[Any]]
 Integers: TypeAlias = NDArray[np.int64]
@@ -238,10 +238,8 @@ def _orthonormal_basis(table: Table) -> Table:
 def _gaussian_information(left: Table, right: Table) -> float:
     rows, widths = len(left), (left.shape[1], right.shape[1])
     if rows < sum(widths) + 2:
-        raise ValueError(
-            f"x and y have {rows} rows for {widths[0]} and {widths[1]} independent columns; "
-            f"correlations need at least {sum(widths) + 2} rows"
-        )
+        seen = {"rows": rows, "x": widths[0], "y": widths[1], "least": sum(widths) + 2}
+        raise ValueError(MESSAGES["correlations"].format(**seen))
     correlations = np.zeros(0)
     if min(widths) > 0:
         correlations = np.clip(np.linalg.svd(left.T @ right, compute_uv=False), 0.0, 1.0)

@@ -11,8 +11,12 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from flatnce.extras import require_extra
+from flatnce.messages import counted
+from flatnce.toml_files import read_toml
 
 __all__ = ["numbers_of"]
+
+MESSAGES: Mapping[str, str] = read_toml(__file__, "messages.toml")["data"]
 
 FEWEST_ROWS = 50  # with fewer, a quarter of them is too small to evaluate a critic
 MOST_VALUES = 20  # of a label
@@ -91,10 +95,7 @@ def clean(x: Any, y: Any) -> CleanTables:
         raise ValueError(f"x has {given} rows and y {len(tables[1])}; pass the same number")
     indexes: list[Any] = [getattr(side, "index", None) for side in (x, y)]
     if all(hasattr(index, "equals") for index in indexes) and not indexes[0].equals(indexes[1]):
-        raise ValueError(
-            "x and y are tables with different indexes; bring them into one order "
-            "(y = y.loc[x.index]), or pass x.to_numpy() and y.to_numpy() to pair them by position"
-        )
+        raise ValueError(MESSAGES["indexes"])
     notes: list[str] = []
     rows = _complete_rows(tables, notes)
     kept: list[Indices | None] = []
@@ -135,11 +136,9 @@ def clean(x: Any, y: Any) -> CleanTables:
     differing = {name for key, name in common.items() if key not in contents[0]}
     duplicates = duplicate_rows(*tables)
     if duplicates is not None:
-        notes.append(
-            f"{int((duplicates != np.arange(len(rows))).sum())} rows repeat an earlier row in "
-            "every column, more than chance explains; copies stay together in one part of the "
-            "split."
-        )
+        count = int((duplicates != np.arange(len(rows))).sum())
+        repeat = "1 row repeats" if count == 1 else f"{count} rows repeat"
+        notes.append(MESSAGES["copies"].format(rows=repeat))
     return CleanTables(
         x=tables[0],
         y=tables[1],
@@ -178,21 +177,17 @@ def _complete_rows(tables: Sequence[Table], notes: list[str]) -> Indices:
         flat = table.reshape(len(table), -1)
         infinite = np.isinf(flat).any(axis=1)
         if infinite.any():
-            raise ValueError(
-                f"{name} holds infinite values ({int(infinite.sum())} rows, the first is row "
-                f"{int(infinite.argmax()) + 1} of the data); replace them or drop those rows"
-            )
+            count, first = counted(int(infinite.sum()), "row"), int(infinite.argmax()) + 1
+            raise ValueError(MESSAGES["infinite"].format(name=name, count=count, first=first))
         missing |= np.isnan(flat).any(axis=1)
     rows = np.flatnonzero(~missing)
     if missing.any():
-        notes.append(
-            f"{int(missing.sum())} of {len(missing)} rows hold missing values and were left out."
-        )
+        count = int(missing.sum())
+        hold = "holds missing values and was" if count == 1 else "hold missing values and were"
+        notes.append(f"{count} of {len(missing)} rows {hold} left out.")
     if len(rows) < FEWEST_ROWS:
-        raise ValueError(
-            f"x and y have {len(rows)} rows without missing values; at least {FEWEST_ROWS} are "
-            "needed to train, stop and evaluate a critic on separate rows"
-        )
+        known = counted(len(rows), "row")
+        raise ValueError(MESSAGES["few_rows"].format(rows=known, least=FEWEST_ROWS))
     return rows
 
 
@@ -397,10 +392,8 @@ def units_of(
     count = int(units.max()) + 1
     if count < FEWEST_UNITS:
         what = "groups" if groups is not None else "blocks" if blocks is not None else "copies"
-        raise ValueError(
-            f"{what} leave {count} sets of rows that may be separated; at least {FEWEST_UNITS} "
-            "are needed to train, stop and evaluate a critic on separate rows"
-        )
+        sets = counted(count, "set")
+        raise ValueError(MESSAGES["few_units"].format(what=what, count=sets, least=FEWEST_UNITS))
     return units.astype(np.int64)
 
 
@@ -455,10 +448,8 @@ def _parts(units: Indices, shares: Sequence[float], random: np.random.Generator)
         if (rows_of >= least).all() and np.bincount(part_of, minlength=len(shares)).min() >= 2:
             break
     else:
-        raise ValueError(
-            f"the groups are too uneven to be split: one of {len(sizes)} holds {sizes.max()} of "
-            f"{len(units)} rows; use smaller groups, fewer folds, or none"
-        )
+        seen = {"groups": len(sizes), "largest": sizes.max(), "rows": len(units)}
+        raise ValueError(MESSAGES["uneven"].format(**seen))
     found = (np.flatnonzero(part_of[units] == part) for part in range(len(shares)))
     return [random.permutation(rows) for rows in found]
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flatnce.extras import require_extra
+from flatnce.toml_files import read_toml
 
 require_extra("pandas", "reading a table", "mi")
 
@@ -15,6 +16,7 @@ import pandas as pd  # noqa: E402
 
 __all__ = ["KINDS", "encode"]
 
+MESSAGES: Mapping[str, str] = read_toml(__file__, "messages.toml")["encoding"]
 KINDS = ("number", "category", "ordinal", "circular", "date")
 """What a column may be said to hold; ``circular:24`` also says after how many it repeats."""
 
@@ -141,13 +143,10 @@ def _encode_column(column: pd.Series, name: str, kind: str | None) -> tuple[pd.D
     strays = cells[np.isnan(_numbers(cells))]
     if len(strays) or chosen == "date":
         example = (strays if len(strays) else cells).iloc[:1]
-        raise ValueError(
-            f"column {name!r} ({found}): row {example.index[0] + 1:,} of the data holds "
-            f"{str(example.iloc[0])!r}, which is not a {chosen} ({max(len(strays), 1):,} of "
-            f"{len(cells):,} cells are not); write units into the column's name, numbers without "
-            "separators between thousands, and leave missing cells empty; or read it as a "
-            f"category, --kind {shlex.quote(name)}=category"
-        )
+        seen = {"name": name, "found": found, "kind": chosen, "typed": shlex.quote(name)}
+        seen |= {"row": example.index[0] + 1, "cell": str(example.iloc[0])}
+        seen |= {"strays": max(len(strays), 1), "cells": len(cells)}
+        raise ValueError(MESSAGES["strays"].format(**seen))
     values = _numbers(column)
     if chosen == "circular":
         return _from_angles(values, name, period)
@@ -176,11 +175,8 @@ def _from_angles(values: NDArray[np.float64], name: str, period: str) -> tuple[p
     except ValueError:
         length = 0.0
     if not 0 < length < np.inf:
-        typed = f"--kind {shlex.quote(name)}=circular"
-        raise ValueError(
-            f"{typed}{f':{period}' if period else ''}: the column has values from {least:g} to "
-            f"{most:g}; say after how many they repeat, as in {typed}:360"
-        )
+        seen = {"typed": shlex.quote(name), "given": f":{period}" if period else ""}
+        raise ValueError(MESSAGES["period"].format(**seen, least=least, most=most))
     turns = 2 * np.pi * values / length
     table = pd.DataFrame({f"{name} (cos)": np.cos(turns), f"{name} (sin)": np.sin(turns)})
     return table, f"circular with period {length:g}"
@@ -227,10 +223,7 @@ def _from_words(column: pd.Series, name: str, kind: str) -> tuple[pd.DataFrame, 
         shown = ", ".join(f"{word} = {code}" for code, word in enumerate(words[:4]))
         return numbers.to_frame(name), f"ordinal, {shown}{' ...' if len(words) > 4 else ''}"
     if len(words) > MOST_WORDS:
-        raise ValueError(
-            f"column {name!r} holds {len(words):,} different words (for example "
-            f"{words[0]!r}), too many for a category (at most {MOST_WORDS}); leave it out, merge "
-            f"rare values, or number them by the alphabet, --kind {shlex.quote(name)}=ordinal"
-        )
+        seen = {"name": name, "words": len(words), "first": words[0], "most": MOST_WORDS}
+        raise ValueError(MESSAGES["words"].format(**seen, typed=shlex.quote(name)))
     table = pd.get_dummies(cells, prefix=name, prefix_sep="=", dtype=np.float64)
     return table.reindex(column.index), f"category of {len(words)} values"

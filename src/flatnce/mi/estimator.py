@@ -17,7 +17,7 @@ from flatnce.mi import cleaning, fitting, result
 from flatnce.mi.best import BestEstimate, CriticValues, best_estimate, neighbour_rows
 from flatnce.mi.bounds import pool_log_sum, with_floor
 from flatnce.mi.classical import cca, gaussian_copula, ksg, ksg_terms
-from flatnce.mi.critics import BoundedScale, Critic, SeparableCritic, critic_for, gaussian_critic
+from flatnce.mi.critics import BoundedScale, Critic, critic_for, gaussian_critic
 from flatnce.mi.memory import Memory, memory_of
 from flatnce.mi.readouts import Evaluation, EvaluationPart, evaluate, learned_dual_readout
 from flatnce.mi.registry import Method, method_named
@@ -115,29 +115,22 @@ class EstimationOptions:
             if not isinstance(self.critic, str):
                 return self._given_critic(self.critic)
             if max(x.ndim, y.ndim) > 2:
-                raise ValueError(
-                    f"samples have shapes {x.shape[1:]} and {y.shape[1:]}: for anything but "
-                    "tables pass critic=, for example mi.SeparableCritic(network_x, network_y)"
-                )
+                shapes = {"x": x.shape[1:], "y": y.shape[1:]}
+                raise ValueError(cleaning.MESSAGES["shapes"].format(**shapes))
             if self.critic_kind == "gaussian":
                 # Correlations come from rows that neither gave the directions nor stop training.
                 most = len(x) - max(len(x) // 5, min(len(x) // 2, 50))
                 hidden = (64, 64) if len(x) < SMALL_TABLE else (256, 256)
                 return gaussian_critic((x[:most], y[:most]), (x[most:], y[most:]), hidden=hidden)
             widths, dual = (x.shape[1], y.shape[1]), self.chosen_method.dual
-            critic = critic_for(self.critic_kind, widths, scale=self.scale, dual=dual)
-            if isinstance(critic, SeparableCritic) and critic.scale is not None:
-                # FlatNCE would raise a learned scale to its bound; calibration finds it instead.
-                critic.scale = BoundedScale(self.scale, learn=False)
-            return critic
+            # FlatNCE would raise a learned scale to its bound; calibration finds it instead.
+            fixed = BoundedScale(self.scale, learn=False)
+            return critic_for(self.critic_kind, widths, scale=fixed, dual=dual)
 
     def _given_critic(self, critic: Critic | Callable[[], Critic]) -> Critic:
         made: Any = copy.deepcopy(critic) if isinstance(critic, torch.nn.Module) else critic()
         if not isinstance(made, Critic):
-            raise ValueError(
-                f"critic is a {type(made).__name__}; wrap your modules, one per side: "
-                "mi.SeparableCritic(network_x, network_y), or pass a function that does"
-            )
+            raise ValueError(cleaning.MESSAGES["critic"].format(kind=type(made).__name__))
         if self.chosen_method.dual is not None and made.dual_head is None:
             raise ValueError(f"method={self.method!r} learns u: give the critic a dual=")
         return made

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from flatnce.core.diagnostics.pool import calibrated_scale
-from flatnce.mi.cleaning import Cleaning, jackknife_groups
+from flatnce.mi.cleaning import MESSAGES, Cleaning, jackknife_groups
 from flatnce.mi.critics import BoundedScale, SeparableCritic
 from flatnce.mi.readouts import EvaluationPart, evaluate
 from flatnce.mi.result import Estimate, estimate_of, evaluation_flags
@@ -69,9 +69,7 @@ def embedding_information(
 def _check(name: str, first: Tensor, second: Tensor) -> None:
     shapes = tuple(first.shape), tuple(second.shape)
     if shapes[0] != shapes[1] or len(shapes[0]) != 2 or shapes[0][0] < 20:
-        raise ValueError(
-            f"{name} have shapes {shapes[0]} and {shapes[1]}; pass two views of the same "
-            "images, each (images, width), at least 20 images"
-        )
+        seen = {"first": shapes[0], "second": shapes[1]}
+        raise ValueError(MESSAGES["views"].format(name=name, **seen))
     if not bool(first.isfinite().all() and second.isfinite().all()):
         raise ValueError(f"{name} hold NaN or infinite values; pass finite embeddings")

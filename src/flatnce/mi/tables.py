@@ -23,6 +23,7 @@ from flatnce.extras import require_extra
 from flatnce.files import open_plain
 from flatnce.messages import check_at_least, check_choice, did_you_mean, format_bytes
 from flatnce.mi.encoding import ENCODED, KINDS, MISSING, NUMERIC, encode_each, kind_of, unfit
+from flatnce.toml_files import read_toml
 
 require_extra("pandas", "reading a table", "mi")
 
@@ -30,6 +31,7 @@ import pandas as pd  # noqa: E402
 
 __all__ = ["FORMATS", "Tables", "describe_columns", "read_tables", "select"]
 
+MESSAGES: Mapping[str, str] = read_toml(__file__, "messages.toml")["tables"]
 TEXT = (".csv", ".tsv", ".txt")
 FORMATS = (*TEXT, *(f"{suffix}.gz" for suffix in TEXT), ".parquet", ".npy", ".npz")
 """Suffixes of the files that can be read."""
@@ -104,10 +106,8 @@ class _File:
         # A first column without a name is the index of a table that pandas wrote.
         fit = [i for i in fit if self.names[i] != "Unnamed: 0"]
         if not fit:
-            raise ValueError(
-                f"{self.path} has no columns with numbers for {option}; it has "
-                f"{_listed(self.names)}; choose columns ({option}); words become categories"
-            )
+            seen = {"path": self.path, "option": option, "names": _listed(self.names)}
+            raise ValueError(MESSAGES["no_numbers"].format(**seen))
         what = f"all {'other ' if taken else ''}columns{'' if each else ' that hold numbers'}"
         left = [f"{self.names[i]!r} ({self.kinds[i]})" for i in rest if i not in fit]
         self.notes.append(f"{option[2:]} is {what}: {_listed([self.names[i] for i in fit])}.")
@@ -257,10 +257,8 @@ def select(
     for part in _parts(expression, known, names) or [""]:
         if names.count(part) > 1:
             places = [str(place) for place, name in enumerate(names) if name == part]
-            raise ValueError(
-                f"{option} {part!r}: columns {' and '.join(places)} of {where} have that name; "
-                f"choose by number, {option} {places[0]}"
-            )
+            seen = {"option": option, "part": part, "where": where, "first": places[0]}
+            raise ValueError(MESSAGES["same_name"].format(**seen, places=" and ".join(places)))
         positions = known.get(part) or _name_range(part, names) or _number_range(part, len(names))
         positions = positions or [k for k, name in enumerate(names) if fnmatchcase(name, part)]
         if not positions:
@@ -342,10 +340,8 @@ def _choose_pair(
             kinds = zip(first.names, first.kinds, strict=True)
             numeric = [name for name, kind in kinds if kind in NUMERIC]
             one, other = map(shlex.quote, list(dict.fromkeys([*numeric, *first.names]))[:2])
-            raise ValueError(
-                f"say which columns of {first.path} are x and which are y, as in --x {one} --y "
-                f"{other}, or name a second file; it has {_listed(first.names)}"
-            )
+            seen = {"path": first.path, "x": one, "y": other, "names": _listed(first.names)}
+            raise ValueError(MESSAGES["which"].format(**seen))
         x, y = arrays["x"], arrays["y"]
     if first is not last:
         return first.choose(x, "--x", grouped, each), last.choose(y, "--y", [])
@@ -476,10 +472,8 @@ def _open_text(path: Path, header: bool) -> _File:
         raise ValueError(f"{path} holds names and no rows of numbers")
     usual = Counter(len(row) - (row[-1:] == [""]) for row in rows).most_common(1)[0][0]
     if usual > len(names):
-        raise ValueError(
-            f"{path} has {len(names)} names in its first line and {usual} cells in the rows; "
-            "delete the lines above the names, or name every column"
-        )
+        seen = {"path": path, "names": len(names), "cells": usual}
+        raise ValueError(MESSAGES["more_cells"].format(**seen))
     decimal = _decimal_sign(rows, separator)
     notes = []
     if encoding == "cp1252":
@@ -578,10 +572,7 @@ def _names(first: list[str], path: Path) -> list[str]:
     start = int(cells[0]) if cells[0].isdecimal() and len(cells) > 1 else 0
     counting = cells == [str(start + i) for i in range(len(cells))]
     if numbers and 2 * numbers >= len(cells) and not counting:
-        raise ValueError(
-            f"the first line of {path} holds numbers ({', '.join(cells[:4])}), not names; if it "
-            "has no header, add --no-header and choose columns by number (--x 0:3 --y 3)"
-        )
+        raise ValueError(MESSAGES["no_header"].format(path=path, cells=", ".join(cells[:4])))
     return [cell or f"Unnamed: {place}" for place, cell in enumerate(cells)]
 
 
@@ -609,12 +600,8 @@ def _load(
     totals = [total for _, total in read]
     if len(set(totals)) > 1:
         counts = [f"{file.path} has {n:,} rows" for file, n in zip(files, totals, strict=True)]
-        raise ValueError(
-            f"{' and '.join(counts)}; rows are partners by position, so both files must hold the "
-            "same ones in the same order (or put all columns into one file)"
-        )
+        raise ValueError(MESSAGES["partners"].format(counts=" and ".join(counts)))
     if rows is not None and rows < totals[0]:
-        files[0].notes.append(
-            f"{rows:,} of {totals[0]:,} rows were taken at random (seed {seed})."
-        )
+        taken = f"{rows:,} of {totals[0]:,} rows"
+        files[0].notes.append(f"{taken} were taken at random (seed {seed}).")
     return [frame for frame, _ in read]
