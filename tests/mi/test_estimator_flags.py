@@ -68,6 +68,7 @@ NUMBERS = {
     "neighbours far above": (seen(best=1.1, ksg=(1.4, 0.05)), ("ksg_high",)),
     "neighbours within three errors above": (seen(best=1.1, ksg=(1.3, 0.05)), ()),
     "neighbours below nothing": (seen(best=0.1, ksg=(-0.5, 0.05)), ()),
+    "a critic below nothing": (seen(-0.3, best=0.1), ()),
     "overfit": (seen(train=1.6), ("overfit",)),
     "not quite overfit": (seen(train=1.45), ()),
     "too sharp": (seen(scales=[1.0, 0.49]), ("scale",)),

@@ -119,6 +119,49 @@ def test_the_best_estimate_comes_first_and_in_the_asked_unit():
     assert shown["best"]["method"] == "neighbours"
 
 
+def rare(p_value, low=0.0):
+    """Five events in 20,000 rows: all numbers are far below a thousandth."""
+    cleaning = replace(ESTIMATE.cleaning, labels={"y": (2, 0.00234)})
+    best = BestEstimate(0.00042, low, 0.0023, "gaussian-classes", "a label")
+    critic = replace(ESTIMATE.readouts["infonce"], nats=0.00031, standard_error=0.00002)
+    numbers = {"nats": 0.00031, "standard_error": 0.00002, "lower": low, "p_value": p_value}
+    found = {"baselines": {"ksg": 0.0004}, "readouts": {"infonce": critic}}
+    return answer(best=best, cleaning=cleaning, **numbers, **found)
+
+
+def test_numbers_that_would_round_to_zero_keep_two_digits(tmp_path):
+    found = rare(0.001, low=0.00027)
+    start = "I(X;Y) ≈ 0.00042 nats (nominal 95 %: 0.00027 to 0.002), certified ≥ 0.000270"
+    assert found.sentence() == f"{start}, p = 0.001"
+    text = found.summary()
+    assert "Meaning: 0.00061 bits; two normal columns with correlation 0.03 share" in text
+    assert "Label y: 18% of its entropy (2 values, 0.0023 nats)." in text
+    assert "is 0.000310 ± 0.000020 on" in text and re.search(r"ksg +0\.00040\n", text)
+    page = mi_page(found, tmp_path / "page.html").read_text("utf-8")
+    assert "0.00042 " in page and "share at least 0.00027 " in page
+    assert "0.00042" in Study(("column",), {("a",): found}).table()
+    raised = flag("disagree", {"critic": 0.0, "best": 0.00042}, method="ksg")
+    assert "finds 0.00 nats on" in raised.message and "ksg says 0.00042." in raised.message
+
+
+def test_the_share_of_a_label_is_not_quoted_without_evidence():
+    assert "Label y" in rare(0.001).summary() and "Label y" in rare(0.4, low=1e-4).summary()
+    assert "Label y" not in rare(0.4).summary() and "Label y" not in rare(1.0).summary()
+    common = labelled(0.05, above=0.05, p_value=0.4)  # its accuracy is limited, which says much
+    common = replace(common, best=replace(common.best, low=0.0))
+    assert "Label y: 5% of" in common.summary() and "Fano" in common.summary()
+
+
+def test_an_estimate_of_zero_does_not_contradict_the_test():
+    best = BestEstimate(0.0, 0.0, 4.09, "critic", "60 rows: a lower bound only")
+    found = answer(best=best, nats=-0.01, lower=0.0, p_value=0.002)
+    start = "Evidence that I(X;Y) > 0 (p = 0.002), but no estimate of its size above 0"
+    assert found.sentence() == f"{start} (nominal 95 %: 0.00 to 4.09 nats), certified ≥ 0.00"
+    assert found.meaning == {} and "Meaning" not in found.summary()
+    assert replace(found, p_value=0.2).sentence().startswith("I(X;Y) ≈ 0.00 nats")
+    assert replace(found, best=replace(best, nats=0.003)).sentence().startswith("I(X;Y) ≈ 0.0030")
+
+
 @pytest.mark.parametrize("made", [answer, classical])
 def test_plain_data_are_json_without_numbers_that_json_does_not_know(made):
     found = made().plain()

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flatnce.mi.result import Estimate, split_in_words, unit_factor
+from flatnce.mi.result import Estimate, limit_text, number_text, split_in_words, unit_factor
 from flatnce.mi.studies import Pairwise, Study
 from flatnce.report.charts import COLOURS, Axis, Chart, Line, Reference, line_chart
 from flatnce.report.page import Figure, Page, Paragraph, Section, Table, origin_of, write_page
@@ -158,7 +158,7 @@ def _meaning(estimate: Estimate, shown: Mapping[str, Any]) -> list[Paragraph]:
     values, texts = {**shown, **numbers}, TEXTS["classical"]
     if shown["lower"] is not None:
         texts, p = TEXTS["bound"], shown["p_value"]
-        values["least"] = math.floor(1000 * shown["lower"]) / 1000  # round down: a lower limit
+        values["least"] = limit_text(shown["lower"], 3)
         values["near"] = TEXTS["near"][int(shown["saturated"])]
         values["evidence"] = TEXTS["evidence"][(p > 0.01) + (p > 0.05)]
     if shown["best"] is not None:
@@ -233,4 +233,6 @@ def _training(shown: Mapping[str, Any]) -> Section | None:
 
 
 def _number(value: float | None, least: float = 0.0) -> str:
+    if value is not None and value >= 0:
+        return number_text(value, 3)
     return "–" if value is None else f"{max(value, least):.3f}".replace("-", "−")

@@ -87,11 +87,10 @@ class Estimate:
         """Return the result in one line, in ``nats`` or ``bits``."""
         factor = unit_factor(unit)
         if not math.isfinite(self.lower):
-            return f"I(X;Y) ≈ {_number(self.nats * factor)} {unit} ({self.method}; no lower limit)"
+            nats = number_text(self.nats * factor)
+            return f"I(X;Y) ≈ {nats} {unit} ({self.method}; no lower limit)"
         estimate, decimals = _with_error(self.nats * factor, self.standard_error * factor)
-        # Rounded down, so that a limit is never shown larger than it is.
-        least = math.floor(self.lower * factor * 10**decimals + 1e-9) / 10**decimals
-        lower, evidence = _number(least, decimals), p_value_in_words(self.p_value)
+        lower, evidence = limit_text(self.lower * factor, decimals), p_value_in_words(self.p_value)
         if self.flagged("dependent"):
             blocks = self.settings.get("blocks")
             why = f"blocks of {blocks} rows are too short" if blocks else "nearby rows are alike"
@@ -100,12 +99,20 @@ class Estimate:
             most = "infinite or larger than nearest neighbours can resolve"
             return f"I(X;Y) ≥ {lower} {unit} (95 %), {most}, {evidence}"
         if self.best is None:
-            most = f"ceiling {_number(self.ceiling * factor)}, {evidence}"
+            most = f"ceiling {number_text(self.ceiling * factor)}, {evidence}"
             return f"I(X;Y) ≥ {lower} {unit} (95 %), estimate {estimate}, {most}"
         shown = [factor * value for value in (self.best.nats, self.best.low, self.best.high)]
-        nats, low, high = (_number(value, 2 if shown[2] >= 0.1 else 3) for value in shown)
+        nats, low, high = (number_text(value, 2 if shown[2] >= 0.1 else 3) for value in shown)
         interval = f"nominal 95 %: {low} to {high}"
+        if self._unsized:
+            open_size = f"no estimate of its size above 0 ({interval} {unit})"
+            return f"Evidence that I(X;Y) > 0 ({evidence}), but {open_size}, certified ≥ {lower}"
         return f"I(X;Y) ≈ {nats} {unit} ({interval}), certified ≥ {lower}, {evidence}"
+
+    @property
+    def _unsized(self) -> bool:
+        """Whether the test finds a dependence and the best estimate is 0 all the same."""
+        return self.best is not None and self.best.nats < SMALLEST and self.p_value <= 0.05
 
     @property
     def meaning(self) -> dict[str, Any]:
@@ -116,7 +123,7 @@ class Estimate:
         ``accuracy`` that no prediction of it from the other side exceeds if the information is
         at most the upper end of the interval (1 if there is none).
         """
-        if self.flagged("dependent") or self.flagged("unresolved"):
+        if self.flagged("dependent") or self.flagged("unresolved") or self._unsized:
             return {}
         nats = max(self.nats if self.best is None else self.best.nats, 0.0)
         found: dict[str, Any] = {"nats": nats, "bits": nats * unit_factor("bits")}
@@ -132,15 +139,19 @@ class Estimate:
         """Return :attr:`meaning` as lines, each with a topic."""
         factor, known, lines = unit_factor(unit), self.meaning, []
         if known:
-            bits = "" if unit == "bits" else f"{_number(known['bits'])} bits; "
-            alike = f"two normal columns with correlation {known['correlation']:.2f}"
+            bits = "" if unit == "bits" else f"{number_text(known['bits'])} bits; "
+            alike = f"two normal columns with correlation {number_text(known['correlation'])}"
             lines.append(f"Meaning: {bits}{alike} share as much.")
+        # Of an interval from 0 on without evidence, as of a few rare rows, any share is chance.
+        best, sure = self.best, self.p_value <= 0.05
+        sure = sure or best is None or best.low > SMALLEST
         for name, label in ((name, known[name]) for name in self.cleaning.labels if known):
-            entropy = f"{label['values']} values, {_number(label['entropy'] * factor)} {unit}"
+            entropy = f"{label['values']} values, {number_text(label['entropy'] * factor)} {unit}"
             said = f"Label {name}: {label['share']:.0%} of its entropy ({entropy})."
             most = math.ceil(100 * label["accuracy"])  # rounded up: an upper limit
             rule = f"no rule can predict it in more than {most}% of rows (Fano)"
-            lines.append(said + (f" If the interval holds, {rule}." if most < 100 else ""))
+            if sure or most < 100:
+                lines.append(said + (f" If the interval holds, {rule}." if most < 100 else ""))
         return lines
 
     def _how(self, unit: str) -> list[str]:
@@ -152,7 +163,7 @@ class Estimate:
         if primary is not None:
             value, _ = _with_error(primary.nats * factor, primary.standard_error * factor)
             on = f"on {self.split['test']} rows that it never saw"
-            most = f"at most {_number(self.ceiling * factor)}"
+            most = f"at most {number_text(self.ceiling * factor)}"
             sure = "Not certified" if self.flagged("dependent") else "Certified"
             lines.append(f"{sure}: the critic's bound ({primary.name}) is {value} {on}, {most}.")
         return lines
@@ -175,7 +186,7 @@ class Estimate:
             how = "no bounds; every row taken as independent" if dependent else "no bounds"
             lines += ["", f"Classical estimates for comparison ({how}), in {unit}:"]
         for name, baseline in self.baselines.items():
-            shown = "does not apply" if baseline is None else _number(baseline * factor)
+            shown = "does not apply" if baseline is None else number_text(baseline * factor)
             remark = self.baseline_remark(baseline)
             lines.append(f"  {name:<17} {shown:>10}" + (f"  ({remark})" if remark else ""))
         used, given = self.cleaning.rows_used, self.cleaning.rows_given
@@ -271,16 +282,31 @@ def unit_factor(unit: str) -> float:
     return 1 / math.log(2) if unit == "bits" else 1.0
 
 
-def _number(value: float, decimals: int = 2) -> str:
-    """Format a number; no information is below 0, so nothing smaller is printed."""
+SMALLEST = 1e-9  # of a number that is not shown as 0
+
+
+def number_text(value: float, decimals: int = 2) -> str:
+    """Format information, as 0 if it is below; what would round to 0 gets two digits."""
     value = max(value, 0.0)
-    return f"{value:.3g}" if value >= 1000 else f"{value:.{decimals}f}"
+    return f"{value:.3g}" if value >= 1000 else f"{value:.{_decimals(value, decimals)}f}"
+
+
+def limit_text(value: float, decimals: int) -> str:
+    """Format a limit, rounded down so that it is never shown larger than it is."""
+    decimals = _decimals(value / 2, decimals)
+    return number_text(math.floor(value * 10**decimals + 1e-9) / 10**decimals, decimals)
+
+
+def _decimals(value: float, usual: int) -> int:
+    """The usual number of decimals, or as many as two digits of a smaller number need."""
+    small = SMALLEST < value < 0.5 * 10**-usual
+    return 1 - math.floor(math.log10(value)) if small else usual
 
 
 def _with_error(value: float, error: float) -> tuple[str, int]:
     """Format a number with its standard error; also return the decimals that were needed."""
-    decimals = 2 if error >= 0.0095 or not math.isfinite(error) else 3
-    return f"{_number(value, decimals)} ± {_number(error, decimals)}", decimals
+    decimals = 2 if error >= 0.0095 or not math.isfinite(error) else _decimals(error, 3)
+    return f"{max(value, 0.0):.{decimals}f} ± {number_text(error, decimals)}", decimals
 
 
 def p_value_in_words(value: float) -> str:
@@ -312,7 +338,8 @@ def flag(name: str, nats: Mapping[str, float] | None = None, **seen: Any) -> Fla
     """Fill in what was seen; the numbers in ``nats`` are information."""
     texts = []
     for unit in UNITS:
-        information = {key: value * unit_factor(unit) for key, value in (nats or {}).items()}
+        factor = unit_factor(unit)
+        information = {key: number_text(value * factor) for key, value in (nats or {}).items()}
         texts.append(FLAGS[name].format(**seen, **information, unit=unit))
     return Flag(name, *texts)
 
@@ -331,7 +358,7 @@ def evaluation_flags(
     elif best is not None:
         found = {"critic": infonce.nats, "ksg": ksg[0], "best": best.nats}
         shown = {name: max(value, 0.0) for name, value in found.items()}
-        if infonce.nats + 3 * infonce.standard_error < best.low:
+        if shown["critic"] + 3 * infonce.standard_error < best.low:
             yield flag("disagree", shown, method=best.method)
         if shown["ksg"] + 3 * ksg[1] < best.low:
             yield flag("ksg_low", shown, method=best.method)

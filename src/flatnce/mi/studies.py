@@ -14,7 +14,7 @@ from flatnce.extras import require_extra
 from flatnce.mi.cleaning import FEWEST_ROWS, Table, columns_of, numbers_of
 from flatnce.mi.estimator import MutualInformation, estimate_each
 from flatnce.mi.registry import method_named
-from flatnce.mi.result import Estimate, p_value_in_words, unit_factor
+from flatnce.mi.result import Estimate, number_text, p_value_in_words, unit_factor
 
 COMPARED = ("auto", "infonce", "flatnce", "nwj", "js", "ksg", "cca", "gaussian-copula")
 PAIRS_AT_ONCE = 16  # pairs of columns whose critics are trained together
@@ -95,7 +95,7 @@ class Study:
         for row in self.rows[:most]:
             full = [row[name] for name in self.header]
             names = [name if len(name) <= named else f"{name[: named - 1]}…" for name in full]
-            numbers = [f"{factor * row[name]:.3f}".replace("nan", "–") for name in wanted]
+            numbers = [number_text(factor * row[name], 3).replace("nan", "–") for name in wanted]
             nats, low, high, lower, error = (text.replace("inf", "∞") for text in numbers)
             interval = f"{low} to {high}" if low != "–" else f"± {error}"
             if "unresolved" in row["flags"]:
