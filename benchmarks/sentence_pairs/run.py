@@ -31,12 +31,23 @@ RATES = {
     "re-initialised": (1e-5, 3e-5, 1e-4, 3e-4, 1e-3),
 }
 SCALES = (5.0, 10.0, 20.0, 40.0, 80.0)
-TARGETS = (0.15, 0.3, 0.5, 0.7)
-FIRST_TARGET = 0.3
+TARGETS = (0.075, 0.15, 0.3, 0.45, 0.6)
 WARM_UP = 0.1
 EPOCHS = {"as it is": 2, "re-initialised": 3}
 TUNING_SEED = 100
-FAMILIES = {"library": SCALES, "flatnce": SCALES, "flatnce-ess": TARGETS}
+FAMILIES = {
+    "library": SCALES,
+    "flatnce": SCALES,
+    "infonce-ess": TARGETS,
+    "flatnce-ess": TARGETS,
+}
+FIRST = {
+    "library": DEFAULT_SCALE,
+    "flatnce": DEFAULT_SCALE,
+    "infonce-ess": 0.3,
+    "flatnce-ess": 0.075,
+}
+"""The value at which the rate is chosen: of an ESS target the one that the image study chose."""
 WORKER = {}
 
 
@@ -166,7 +177,8 @@ def loss_of(model, family, value):
     if family == "flatnce":
         return FlatNCERankingLoss(model, scale=value)
     controller = EssController(target=value, temperature_at_start=1 / DEFAULT_SCALE)
-    return FlatNCERankingLoss(model, temperature=controller)
+    objective = family.removesuffix("-ess")
+    return FlatNCERankingLoss(model, temperature=controller, objective=objective)
 
 
 def train(job):
@@ -281,16 +293,12 @@ def best(records, **wanted):
     return max(fitting, key=lambda record: record["validation"])
 
 
-def first_value(family):
-    return FIRST_TARGET if family == "flatnce-ess" else DEFAULT_SCALE
-
-
 def tune(start, options, run_all):
     """Each family's rate at its first scale or target, then at that rate the others."""
     same = {"start": start, "seed": TUNING_SEED, "final": False}
     rates = RATES[start][1:2] if options.tiny else RATES[start]
     tuning = run_all(
-        {"family": family, "value": first_value(family), "rate": rate, **same}
+        {"family": family, "value": FIRST[family], "rate": rate, **same}
         for family in FAMILIES
         for rate in rates
     )
@@ -298,7 +306,7 @@ def tune(start, options, run_all):
         {"family": family, "value": value, "rate": best(tuning, family=family)["rate"], **same}
         for family, values in FAMILIES.items()
         for value in values[: 1 if options.tiny else None]
-        if value != first_value(family)
+        if value != FIRST[family]
     )
 
 
@@ -314,10 +322,9 @@ def compare(start, options, run_all, results):
     for family in FAMILIES:
         of = best(tuning, family=family)
         chosen = {(of["value"], of["rate"]): "best"}
-        if family != "flatnce-ess":
-            of = best(tuning, family=family, value=DEFAULT_SCALE)
-            same = (of["value"], of["rate"])
-            chosen[same] = "best, default" if same in chosen else "default"
+        of = best(tuning, family=family, value=FIRST[family])
+        same, name = (of["value"], of["rate"]), "of images" if is_ess(family) else "default"
+        chosen[same] = f"best, {name}" if same in chosen else name
         jobs += [
             {"start": start, "family": family, "value": value, "rate": rate, "choice": choice}
             for (value, rate), choice in chosen.items()
@@ -349,7 +356,7 @@ def table(results):
     lines += ["", "| start | difference within a seed | mean | seeds |", "|---|---|---|---|"]
     for (start, name), group in groups.items():
         for other, reference in groups.items():
-            if other[0] == start and "library" in other[1] and "flatnce" in name:
+            if other[0] == start and "library" in other[1] and "nce" in name:
                 by_seed = {run["seed"]: run["test"] for run in reference}
                 apart = [r["test"] - by_seed[r["seed"]] for r in group if r["seed"] in by_seed]
                 if not apart:
@@ -363,8 +370,12 @@ def table(results):
 def name_of(run):
     if run["family"] == "untrained":
         return "no training"
-    kind = "target" if run["family"] == "flatnce-ess" else "scale"
+    kind = "target" if is_ess(run["family"]) else "scale"
     return f"{run['family']}, {kind} {run['value']:g} ({run['choice']})"
+
+
+def is_ess(family):
+    return family.endswith("-ess")
 
 
 def year(run, wanted):

@@ -1,4 +1,4 @@
-"""FlatNCE against open_clip's ``ClipLoss``: two small towers, learned scale, batch 32.
+"""FlatNCE against open_clip's ``ClipLoss``: two small towers, batch 32, three kinds of scale.
 
     python benchmarks/two_towers/run.py --root CIFAR
     python benchmarks/two_towers/run.py --cpu --tiny
@@ -6,6 +6,8 @@
 
 CIFAR holds CIFAR-10's binary files: data_batch_*.bin and test_batch.bin. One tower sees the left
 of an image, the other, of another kind, the right; eight columns between are seen by neither.
+The scale is learned, fixed and tuned, or held by an ESS target. The results file is written after
+every run, and the same command continues it.
 """
 
 import argparse
@@ -18,8 +20,10 @@ import time
 from pathlib import Path
 
 import torch
+from scipy.stats import t as student
 from torch import nn
 
+from flatnce import EssController, FlatNCE, InfoNCE
 from flatnce.core.diagnostics import Snapshot
 from flatnce.integrations.open_clip import FlatClipLoss
 from flatnce.pretrain.runs.log import environment
@@ -28,7 +32,25 @@ BATCH, POOL, SIDE, SEEN, WIDTH = 32, 1000, 32, 12, 128
 RATES = (1e-4, 3e-4, 1e-3, 3e-3)
 SCALE_AT_START, SCALE_BOUND = 1 / 0.07, 100.0  # CLIP's
 TUNING_SEED, LAST_STEPS = 100, 100
-OBJECTIVES = ("ClipLoss", "FlatClipLoss")
+SCALES, TARGETS = (5.0, 10.0, 20.0, 40.0, 80.0), (0.075, 0.15, 0.3, 0.45, 0.6)
+FAMILIES = {
+    "ClipLoss, learned": (None,),
+    "FlatClipLoss, learned": (None,),
+    "ClipLoss, fixed": SCALES,
+    "FlatClipLoss, fixed": SCALES,
+    "InfoNCE-ESS": TARGETS,
+    "FlatNCE-ESS": TARGETS,
+}
+FIRST = {
+    "ClipLoss, learned": None,
+    "FlatClipLoss, learned": None,
+    "ClipLoss, fixed": 20.0,
+    "FlatClipLoss, fixed": 20.0,
+    "InfoNCE-ESS": 0.3,
+    "FlatNCE-ESS": 0.075,
+}
+"""The value at which the rate is chosen: of an ESS target the one that the image study chose."""
+IDENTITY = ("family", "value", "rate", "seed", "final")
 WORKER = {}
 
 
@@ -42,6 +64,36 @@ def clip_loss():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.ClipLoss()
+
+
+class Held(nn.Module):
+    """A loss called as ``ClipLoss``, whose scale is fixed or held by an ESS target."""
+
+    def __init__(self, loss_fn, scale=None):
+        super().__init__()
+        self.loss_fn, self.fixed = loss_fn, scale
+
+    def forward(self, left, right, learned):
+        """The loss; the learned scale is not used."""
+        if self.fixed is None:
+            return self.loss_fn(left, right)
+        return self.loss_fn(left, right, torch.tensor(self.fixed, device=left.device))
+
+    @property
+    def scale(self):
+        """The scale of the next step."""
+        return self.fixed or 1 / float(self.loss_fn.temperature)
+
+
+def loss_of(family, value):
+    """The loss of a family, called with the rows of both towers and the learned scale."""
+    kind = family.split(",")[0]
+    if kind.endswith("-ESS"):
+        controller = EssController(value, temperature_at_start=1 / SCALE_AT_START)
+        objective = {"FlatNCE-ESS": FlatNCE, "InfoNCE-ESS": InfoNCE}[kind]
+        return Held(objective(controller, layout="two_tower", normalize=False))
+    loss_fn = clip_loss() if kind == "ClipLoss" else FlatClipLoss()
+    return loss_fn if value is None else Held(loss_fn, value)
 
 
 def read_images(root, tiny):
@@ -158,7 +210,7 @@ def train(job):
     images = WORKER["data"]["train"]
     torch.manual_seed(job["seed"])
     model = Towers().to(options.device)
-    loss_fn = clip_loss() if job["objective"] == "ClipLoss" else FlatClipLoss()
+    loss_fn = loss_of(job["family"], job["value"]).to(options.device)
     generator = torch.Generator().manual_seed(job["seed"])
     started = time.perf_counter()
     last = fit(model, loss_fn, images, options.epochs, job["rate"], generator)
@@ -199,10 +251,12 @@ def fit(model, loss_fn, images, epochs, rate, generator):
         with torch.no_grad():
             model.log_scale.clamp_(0, math.log(SCALE_BOUND))
             if total - step <= LAST_STEPS:  # read alike for both losses, from the same rows
-                reader(left.detach(), right.detach(), scale.detach())
+                held = torch.tensor(loss_fn.scale) if isinstance(loss_fn, Held) else scale.detach()
+                reader(left.detach(), right.detach(), held)
                 watched.append(shown(reader.last))
     found = {name: statistics.fmean(line[name] for line in watched) for name in watched[0]}
-    return {"steps": total, **found, "scale_at_end": model.log_scale.exp().item()}
+    ended = loss_fn.scale if isinstance(loss_fn, Held) else model.log_scale.exp().item()
+    return {"steps": total, **found, "scale_at_end": ended}
 
 
 def shown(last: Snapshot):
@@ -222,51 +276,106 @@ def recall(model, images):
     return {"to_right": to_right, "to_left": to_left, "mean": (to_right + to_left) / 2}
 
 
+def best(records, **wanted):
+    """The tuning record with the best validation score."""
+    fitting = [r for r in records if all(r[k] == v for k, v in wanted.items())]
+    return max(fitting, key=lambda record: record["validation"]["mean"])
+
+
 def compare(options, run_all):
-    """Each objective's rate on validation, then the seeds; the test pools are read at the end."""
+    """Each family's rate on validation, at that rate its value, then the seeds on the test pools.
+
+    An ESS family is also reported at its first value, which was not chosen here.
+    """
     rates = RATES[2:3] if options.tiny else RATES
+    same = {"seed": TUNING_SEED, "final": False}
     tuning = run_all(
-        {"objective": objective, "rate": rate, "seed": TUNING_SEED, "final": False}
-        for objective in OBJECTIVES for rate in rates
-    )  # fmt: skip
+        {"family": family, "value": FIRST[family], "rate": rate, **same}
+        for family in FAMILIES
+        for rate in rates
+    )
+    tuning += run_all(
+        {"family": family, "value": value, "rate": best(tuning, family=family)["rate"], **same}
+        for family, values in FAMILIES.items()
+        for value in values[: 2 if options.tiny else None]
+        if value != FIRST[family]
+    )
     chosen = {}
-    for objective in OBJECTIVES:
-        own = [record for record in tuning if record["objective"] == objective]
-        chosen[objective] = max(own, key=lambda record: record["validation"]["mean"])["rate"]
-    return tuning, run_all(
-        {"objective": objective, "rate": rate, "seed": seed, "final": True}
-        for objective, rate in chosen.items() for seed in range(options.seeds)
+    for family in FAMILIES:
+        of = best(tuning, family=family)
+        chosen[family, of["value"], of["rate"]] = "best"
+        if family.endswith("ESS"):
+            rate = best(tuning, family=family, value=FIRST[family])["rate"]
+            key = (family, FIRST[family], rate)
+            chosen[key] = "best, of images" if key in chosen else "of images"
+    run_all(
+        {"family": family, "value": value, "rate": rate, "seed": seed, "final": True,
+         "choice": choice}
+        for seed in range(options.seeds)  # outermost: what is there is whole seeds
+        for (family, value, rate), choice in chosen.items()
     )  # fmt: skip
+
+
+def name_of(run):
+    """The family with its value."""
+    if run["value"] is None:
+        return run["family"]
+    kind = "target" if run["family"].endswith("ESS") else "scale"
+    return f"{run['family']}, {kind} {run['value']:g} ({run['choice']})"
 
 
 def table(results):
-    """Markdown: the rates tried, the scores, and the differences within a seed."""
+    """Markdown: what was tuned, the scores, and the differences within a seed."""
     rates = sorted({record["rate"] for record in results["tuning"]})
-    lines = ["| validation R@1 at rate | " + " | ".join(f"{rate:g}" for rate in rates) + " |"]
-    lines.append("|---" * (1 + len(rates)) + "|")
-    for objective in OBJECTIVES:
-        by = {r["rate"]: r for r in results["tuning"] if r["objective"] == objective}
-        cells = [f"{by[rate]['validation']['mean']:.1f}" for rate in rates]
-        lines.append(f"| {objective} | " + " | ".join(cells) + " |")
+    lines = ["| validation R@1 at rate | value | " + " | ".join(f"{r:g}" for r in rates) + " |"]
+    lines.append("|---" * (2 + len(rates)) + "|")
+    for family, values in FAMILIES.items():
+        for value in values:
+            own = [r for r in results["tuning"] if (r["family"], r["value"]) == (family, value)]
+            if not own:
+                continue
+            by = {record["rate"]: f"{record['validation']['mean']:.1f}" for record in own}
+            shown = "" if value is None else f"{value:g}"
+            cells = [by.get(rate, "") for rate in rates]
+            lines.append("| " + " | ".join([family, shown, *cells]) + " |")
     lines += ["", "| objective | rate | left to right | right to left | mean | seeds | ESS | gain "
               "| scale |", "|---" * 9 + "|"]  # fmt: skip
-    groups = {o: [r for r in results["runs"] if r["objective"] == o] for o in OBJECTIVES}
-    for objective, group in groups.items():
+    groups = {}
+    for run in results["runs"]:
+        groups.setdefault(name_of(run), []).append(run)
+    for name, group in groups.items():
         scores = [run["test"]["mean"] for run in group]
         spread = f"{statistics.stdev(scores):.2f}" if len(scores) > 1 else "-"
         ways = [f"{statistics.fmean(r['test'][w] for r in group):.2f}"
                 for w in ("to_right", "to_left")]  # fmt: skip
         ends = [statistics.fmean(r[k] for r in group) for k in ("ess", "gain", "scale_at_end")]
-        cells = [objective, f"{group[0]['rate']:g}", *ways]
+        cells = [name, f"{group[0]['rate']:g}", *ways]
         cells += [f"{statistics.fmean(scores):.2f} ± {spread}"]
         cells += [", ".join(f"{score:.2f}" for score in scores)]
         lines.append("| " + " | ".join([*cells, *(f"{end:.3g}" for end in ends)]) + " |")
-    pairs = zip(groups["FlatClipLoss"], groups["ClipLoss"], strict=True)
-    apart = [ours["test"]["mean"] - theirs["test"]["mean"] for ours, theirs in pairs]
-    each = ", ".join(f"{value:+.2f}" for value in apart)
-    mean = statistics.fmean(apart)
-    lines += ["", f"FlatClipLoss less ClipLoss within a seed: {each}; mean {mean:+.2f}"]
+    lines += ["", "| difference within a seed | mean | 95 % interval | seeds |", "|---" * 4 + "|"]
+    theirs = max(
+        (name for name in groups if name.startswith("ClipLoss")),
+        key=lambda name: statistics.fmean(run["test"]["mean"] for run in groups[name]),
+    )
+    for name in groups:
+        if name != theirs:
+            lines.append(difference(groups, name, theirs))
     return "\n".join(lines)
+
+
+def difference(groups, ours, theirs):
+    """A row: the difference of two groups paired by seed, with Student's interval."""
+    by_seed = {run["seed"]: run["test"]["mean"] for run in groups[theirs]}
+    pairs = [(r["test"]["mean"], by_seed[r["seed"]]) for r in groups[ours] if r["seed"] in by_seed]
+    apart = [own - other for own, other in pairs]
+    mean, interval = statistics.fmean(apart), "-"
+    if len(apart) > 1:
+        error = statistics.stdev(apart) / math.sqrt(len(apart))
+        half = float(student.ppf(0.975, len(apart) - 1)) * error
+        interval = f"{mean - half:+.2f} to {mean + half:+.2f}"
+    each = ", ".join(f"{value:+.2f}" for value in apart)
+    return f"| {ours} less {theirs} | {mean:+.2f} | {interval} | {each} |"
 
 
 def arguments():
@@ -274,7 +383,7 @@ def arguments():
     parser.add_argument("--root", type=Path, help="folder of CIFAR-10's binary files")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("results.json"))
     parser.add_argument("--show", type=Path, help="print the tables of a results file and stop")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--workers", type=int, default=8, help="processes side by side")
     parser.add_argument("--cpu", action="store_true")
@@ -292,32 +401,55 @@ def main():
     options.device = "cpu" if options.cpu else "cuda"
     if options.tiny:
         options.seeds, options.epochs, options.workers = 2, 1, 1
-    started = time.perf_counter()
-    spawn = multiprocessing.get_context("spawn")
-    with spawn.Pool(options.workers, start_worker, (options,)) as pool:
-
-        def run_all(jobs):
-            records = []
-            for record in pool.imap(train, list(jobs), chunksize=1):
-                said = {k: record[k] for k in ("objective", "rate", "seed", "seconds")}
-                print(said, f"validation {record['validation']['mean']:.2f}", flush=True)
-                records.append(record)
-            return records
-
-        tuning, runs = compare(options, run_all)
     data = read_images(options.root, options.tiny)
     results = {
         "environment": environment([TUNING_SEED, *range(options.seeds)], options.device),
         "tiny": options.tiny,
-        "seconds": round(time.perf_counter() - started, 1),
+        "seconds": 0.0,
         "epochs": options.epochs,
         "training_files": data.pop("files", []),
         "images": {name: len(images) for name, images in data.items()},
-        "tuning": tuning,
-        "runs": runs,
+        "tuning": [],
+        "runs": [],
     }
-    options.out.write_text(json.dumps(results, indent=1) + "\n")
+    if options.out.exists():
+        results |= continued(options.out, results)
+    before, started = results["seconds"], time.perf_counter()
+    spawn = multiprocessing.get_context("spawn")
+    with spawn.Pool(options.workers, start_worker, (options,)) as pool:
+
+        def run_all(jobs):
+            known = {identity(record): record for record in results["tuning"] + results["runs"]}
+            jobs = list(jobs)
+            new = [job for job in jobs if identity(job) not in known]
+            for record in pool.imap(train, new, chunksize=1):
+                said = {key: record[key] for key in (*IDENTITY, "seconds")}
+                print(said, f"validation {record['validation']['mean']:.2f}", flush=True)
+                known[identity(record)] = record
+                results["runs" if record["final"] else "tuning"].append(record)
+                results["seconds"] = round(before + time.perf_counter() - started, 1)
+                options.out.write_text(json.dumps(results, indent=1) + "\n")
+            return [known[identity(job)] for job in jobs]
+
+        compare(options, run_all)
     print(table(results), f"\nwrote {options.out}, {results['seconds']} s")
+
+
+def identity(record):
+    """What distinguishes one run from another."""
+    return tuple(record[key] for key in IDENTITY)
+
+
+def continued(path, results):
+    """What an earlier call has run, if it was asked for the same."""
+    before = json.loads(path.read_text())
+    same = ("tiny", "epochs", "training_files", "images")
+    different = [key for key in same if before[key] != results[key]]
+    if different:
+        raise SystemExit(
+            f"{path} holds runs with another {', '.join(different)}; give another --out"
+        )
+    return {key: before[key] for key in ("tuning", "runs", "seconds")}
 
 
 if __name__ == "__main__":
