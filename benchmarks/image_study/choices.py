@@ -2,13 +2,18 @@
 
 import math
 
-OBJECTIVES = ("infonce", "flatnce")
+NAMES = {"infonce": "InfoNCE", "flatnce": "FlatNCE"}
+OBJECTIVES = tuple(NAMES)
 BATCHES = (32, 128, 256, 512)
 SCREENED = (32, 512)
 """Batches of the two screens, pieces 1 and 2."""
 SMALL = 32
 """The batch at which the main claims are decided."""
 EVALUATION_SEEDS = (10, 11, 12, 13, 14)
+THREE_SEEDS = EVALUATION_SEEDS[:3]
+"""Of the pieces with three seeds."""
+CURVE = (0.05, 0.1, 0.2, 0.3, 0.5)
+"""Temperatures of the screens and of the temperature curve."""
 
 
 def score(record):
@@ -50,13 +55,17 @@ def screening(records, objective, batch):
 
 def fixed_temperatures(records, objective, batch):
     """The runs of piece 3 at a batch."""
-    pieces = [one for one in records if (one["piece"], one["piece_step"]) == (3, str(batch))]
-    return [one for one in pieces if objective_of(one) == objective]
+    return [one for one in step_of(records, 3, str(batch)) if objective_of(one) == objective]
 
 
 def targets(records, objective):
     """The runs of piece 4."""
     return [one for one in records if one["piece"] == 4 and objective_of(one) == objective]
+
+
+def step_of(records, piece, step):
+    """The runs of one step of a piece."""
+    return [one for one in records if (one["piece"], one["piece_step"]) == (piece, step)]
 
 
 def rate_at(batch, objective, records):

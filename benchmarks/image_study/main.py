@@ -15,10 +15,12 @@ pieces 3 and 4 in `--out`.
 
 import argparse
 import sys
+from dataclasses import replace
 
 from choices import (
     BATCHES,
     EVALUATION_SEEDS,
+    NAMES,
     OBJECTIVES,
     SMALL,
     best,
@@ -48,27 +50,39 @@ def check_choices(records):
         sys.exit("a chosen target lies at the end of its grid: run target.py --parts beyond first")
 
 
+def run_at_target(objective, batch, seed, epochs, records):
+    """The run of an objective at the ESS target that piece 4 chose."""
+    check_choices(records)
+    rate = rate_at(batch, objective, records)
+    target = target_of(best(targets(records, objective)))
+    return Run(objective, batch, STARTING_TEMPERATURE, rate, epochs, ess=target, seed=seed)
+
+
+def arms_at(batch, seed, epochs, records):
+    """The run of each arm, by the arm's name.
+
+    Batch 16 takes the temperatures that were chosen at batch 32, because piece 3 has none smaller.
+    """
+    runs = {}
+    for objective in OBJECTIVES:
+        held = run_at_target(objective, batch, seed, epochs, records)
+        found = fixed_temperatures(records, objective, max(batch, SMALL))
+        fixed = replace(held, temperature=temperature_of(best(found)), ess=None)
+        runs |= {NAMES[objective]: fixed, f"{NAMES[objective]}-ESS": held}
+    return runs
+
+
 def runs_of(part, epochs, records):
     """The four arms of a part."""
-    check_choices(records)
     name, seed = part.split("-")
     batch = second_batch(records) if name == "best" else int(name)
-    runs = []
-    for objective in OBJECTIVES:
-        rate = rate_at(batch, objective, records)
-        tuned = temperature_of(best(fixed_temperatures(records, objective, batch)))
-        target = target_of(best(targets(records, objective)))
-        runs.append(Run(objective, batch, tuned, rate, epochs, seed=int(seed)))
-        runs.append(
-            Run(objective, batch, STARTING_TEMPERATURE, rate, epochs, ess=target, seed=int(seed))
-        )
-    return runs
+    return list(arms_at(batch, int(seed), epochs, records).values())
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     add_part_arguments(parser, PARTS)
-    run_parts(parser.parse_args(), 5, runs_of, test=True)
+    run_parts(parser.parse_args(), 5, runs_of)
 
 
 if __name__ == "__main__":

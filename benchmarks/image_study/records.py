@@ -5,6 +5,9 @@ from flatnce.pretrain.runs.records import key_of
 from flatnce.pretrain.runs.records import read_records as read_all
 from flatnce.pretrain.runs.records import write_record as write
 
+MOST_LINES = 100
+"""Of metrics in a record."""
+
 __all__ = ["key_of", "read_all", "record_of", "write"]
 
 
@@ -22,4 +25,5 @@ def record_of(name, piece, step, run, evaluation, where):
     tuning = evaluation["on"] == "held-out training images"
     own = {"purpose": "tuning" if tuning else "evaluation", "evaluation": evaluation}
     own |= {"piece": piece, "piece_step": step, "environment": where}
-    return records.record_of(name, run, every=1.0) | own
+    every = max(1.0, run.config["run"]["epochs"] / MOST_LINES)
+    return records.record_of(name, run, every=every) | own

@@ -16,10 +16,8 @@ import json
 import time
 from dataclasses import dataclass
 
-from choices import OBJECTIVES, beyond, score
+from choices import CURVE, OBJECTIVES, beyond, score
 from training import SCREEN_EPOCHS, Run, add_arguments, prepare, trained_and_evaluated
-
-TEMPERATURES = (0.05, 0.1, 0.2, 0.3, 0.5)
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ def main():
     def run_of(objective, temperature, rate):
         return Run(objective, piece.batch, temperature, rate, asked.epochs)
 
-    first = [run_of(o, t, piece.first_rate) for t in TEMPERATURES for o in OBJECTIVES]
+    first = [run_of(o, t, piece.first_rate) for t in CURVE for o in OBJECTIVES]
     records = trained_and_evaluated(asked, asked.piece, 1, dict.fromkeys(first, 1))
     took = time.perf_counter() - began
     best = {objective: chosen(records, objective) for objective in OBJECTIVES}

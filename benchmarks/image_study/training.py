@@ -4,10 +4,12 @@ import os
 import platform
 import time
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import torch
+from long_tail import LONG_TAIL, add_long_tail, counts
 from records import read_all, record_of, write
 
 from flatnce.pretrain import load, load_encoder, preset, sweep
@@ -25,9 +27,15 @@ STARTING_TEMPERATURE = 0.1
 """Of the runs with an ESS target."""
 HELD_OUT, SPLIT_SEED, NEIGHBOURS = 0.1, 0, (20, 200)
 EMBEDDED, UNSEEN_VIEWS = 2_048, 2**34
-SPEEDS = {512: 46_500, 256: 42_700, 128: 37_500, 32: 25_000}
+SPEEDS = {512: 46_500, 256: 42_700, 128: 37_500, 32: 25_000, 16: 22_300}
 """Images per second: those of the protocol, and a cautious number for four runs at batch 32."""
-IMAGES = 50_000
+CIFAR, TINY = "cifar10", "tiny-imagenet"
+TINY_SPEED = 10_000
+"""Images per second on Tiny-ImageNet: an estimate, a quarter of the speed of 32 × 32 pixels."""
+IMAGES = {CIFAR: 50_000, CIFAR + LONG_TAIL: sum(counts(CIFAR)), TINY: 100_000}
+"""Training images by data set."""
+KEPT_EPOCHS = 100
+"""Epochs between checkpoints, so that a long run can be continued."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +52,27 @@ class Run:
     epochs: int
     ess: float | None = None
     seed: int = TUNING_SEED
+    data: str = CIFAR
+
+    @property
+    def tunes(self):
+        """Whether a choice uses this run; it is then evaluated without the test images."""
+        return self.seed == TUNING_SEED
+
+    @property
+    def seconds(self):
+        """About how long its training takes beside others."""
+        speed = TINY_SPEED if self.data == TINY else SPEEDS[self.batch]
+        return IMAGES[self.data] * self.epochs / speed
 
     @property
     def name(self):
         """The name of the run and of its record."""
+        data = "" if self.data == CIFAR else f"{self.data}-"
         held = f"t{self.temperature:g}" if self.ess is None else f"ess{self.ess:g}"
         length = "" if self.epochs == SCREEN_EPOCHS else f"-e{self.epochs}"
-        return f"{self.objective}-b{self.batch}-{held}-r{self.rate:.4g}{length}-s{self.seed}"
+        what = f"{data}{self.objective}-b{self.batch}"
+        return f"{what}-{held}-r{self.rate:.4g}{length}-s{self.seed}"
 
 
 def add_arguments(parser):
@@ -60,14 +82,14 @@ def add_arguments(parser):
     parser.add_argument("--out", required=True, type=Path, help="records go there")
     parser.add_argument("--work", required=True, type=Path, help="runs with weights go there")
     parser.add_argument("--commit", required=True, help="of the code")
-    parser.add_argument("--preset", default="cifar10")
+    parser.add_argument("--preset", default=CIFAR)
 
 
-def add_part_arguments(parser, parts):
+def add_part_arguments(parser, parts, epochs=100):
     """Add the options of a script whose parts are run one after the other."""
     parser.add_argument("--parts", nargs="+", choices=parts, default=parts)
     add_arguments(parser)
-    parser.add_argument("--epochs", type=int, default=100)
+    parser.add_argument("--epochs", type=int, default=epochs)
     parser.add_argument("--until", type=float, default=1e9, help="seconds in which parts end")
     parser.add_argument("--together", action="store_true", help="all parts side by side")
 
@@ -78,47 +100,56 @@ def prepare(asked):
     asked.out.mkdir(parents=True, exist_ok=True)
 
 
-def run_parts(asked, piece, runs_of, test=False):
-    """Run the asked parts that end in time.
+def run_parts(asked, piece, runs_of):
+    """Run the asked parts that end in time, without the runs that have a committed record.
 
     Arguments:
         asked: Of the command line.
         piece: Of the protocol.
         runs_of: Gives the runs of a part from its name, the epochs and the known records: the
             committed ones and those of earlier parts.
-        test: Evaluate on the test set, not on held-out training images.
     """
     began = time.perf_counter()
     prepare(asked)
-    taken = {}
+    taken, committed = {}, read_all(HERE / "records")
     for part in asked.parts:
-        known = read_all(HERE / "records") | read_all(asked.out / "records")
+        known = committed | read_all(asked.out / "records")
         runs = runs_of(part, asked.epochs, list(known.values()))
+        if asked.preset == CIFAR:
+            runs = [run for run in runs if run.name not in committed]
         if not runs:
             print(f"part {part} has nothing to run", flush=True)
             continue
-        needed = sum(IMAGES * run.epochs / SPEEDS[run.batch] for run in runs) * 1.1
+        needed = sum(run.seconds for run in runs) * 1.1
         if time.perf_counter() - began + needed > asked.until:
             print(f"part {part} needs {needed:.0f} s and is left out", flush=True)
             continue
         taken |= dict.fromkeys(runs, part)
         if not asked.together:
-            trained_and_evaluated(asked, piece, part, dict.fromkeys(runs, part), test)
+            trained_and_evaluated(asked, piece, part, dict.fromkeys(runs, part))
             print(f"part {part} ended at {time.perf_counter() - began:.0f} s", flush=True)
-    if asked.together:
-        trained_and_evaluated(asked, piece, "-".join(asked.parts), taken, test)
+    if asked.together and taken:
+        trained_and_evaluated(asked, piece, "-".join(asked.parts), taken)
         print(f"the parts ended at {time.perf_counter() - began:.0f} s", flush=True)
 
 
-def steps_between_lines(batch):
-    """Steps of a quarter of an epoch of CIFAR-10 at batch 32, of an epoch at larger batches."""
-    return IMAGES // batch // (4 if batch <= 32 else 1)
+def steps_between_lines(run):
+    """Steps of a quarter of an epoch up to batch 32, of an epoch at larger batches."""
+    return IMAGES[run.data] // run.batch // (4 if run.batch <= 32 else 1)
+
+
+def data_of(asked, run):
+    """The data set of a run; with another preset, the set that stands for it in a check."""
+    if asked.preset == CIFAR:
+        return run.data
+    return asked.preset + (LONG_TAIL if run.data.endswith(LONG_TAIL) else "")
 
 
 def config_of(asked, run):
     """The config of a run."""
-    full = asked.preset == "cifar10"
+    full = asked.preset == CIFAR
     return preset(asked.preset).override(
+        data=data_of(asked, run),
         root=asked.data,
         objective=run.objective,
         temperature=run.temperature,
@@ -130,9 +161,9 @@ def config_of(asked, run):
         epochs=run.epochs,
         precision="bfloat16" if full else "auto",
         warmup_epochs=1.0,
-        log_every=steps_between_lines(run.batch) if full else 20,
+        log_every=steps_between_lines(run) if full else 20,
         watch_every=run.epochs / 2,
-        checkpoint_every=float(run.epochs),
+        checkpoint_every=float(min(run.epochs, KEPT_EPOCHS)),
         keep=1,
         tensorboard=False,
     )
@@ -182,38 +213,42 @@ def on_test(run, images, test):
     return found | accuracies(features_of(run, images), features_of(run, test))
 
 
-def trained_and_evaluated(asked, piece, folder, wanted, test=False):
+def trained_and_evaluated(asked, piece, folder, wanted):
     """Train the runs side by side and evaluate each; their records by run.
 
-    On held-out images a run is evaluated when it ends, while the others wait. With `test` the test
-    images are loaded after the last run has been trained.
+    A run of the tuning seed is evaluated on held-out images when it ends, while the others wait.
+    The others are evaluated on the test images, after the last run has been trained.
 
     Arguments:
         asked: Of the command line.
         piece: Of the protocol.
         folder: The runs go to the folder of this name in `asked.work`.
         wanted: The runs, with the step of the piece to which each belongs.
-        test: Evaluate on the test set.
     """
+    if any(run.data.endswith(LONG_TAIL) for run in wanted):
+        add_long_tail(asked.preset)
     place, by_name = asked.work / f"step-{folder}", {run.name: run for run in wanted}
     configs = {run.name: config_of(asked, run) for run in wanted}
     at_once = min(asked.at_once or len(configs), len(configs))
     device = torch.device("cuda" if torch.cuda.device_count() else "cpu")
-    records, embeddings, sets = {}, {}, {}
+    records, embeddings = {}, {}
+
+    @cache
+    def images(data, split):
+        return load(data, split, asked.data).to(device)
 
     def evaluate(run):
-        for split in ("train", "test") if test else ("train",):
-            if split not in sets:
-                sets[split] = load(asked.preset, split, asked.data).to(device)
+        data = data_of(asked, run).removesuffix(LONG_TAIL)  # features are judged by all labels
+        splits = [images(data, split) for split in ("train", "test")[: 1 if run.tunes else 2]]
         began, found = time.perf_counter(), read_run(place / run.name)
         loaded = load_encoder(place / run.name, None, device)
-        if test:
-            evaluation = on_test(loaded, *sets.values())
-        else:
-            evaluation, z = on_held_out(loaded, *sets.values())
+        if run.tunes:
+            evaluation, z = on_held_out(loaded, *splits)
             step = embeddings.setdefault(wanted[run], {})
             step[run.name] = z
             np.savez(asked.out / f"embeddings-{wanted[run]}.npz", **step)
+        else:
+            evaluation = on_test(loaded, *splits)
         evaluation["seconds"] = round(time.perf_counter() - began, 2)
         where = environment(asked, device)
         records[run] = record_of(run.name, piece, wanted[run], found, evaluation, where)
@@ -223,7 +258,7 @@ def trained_and_evaluated(asked, piece, folder, wanted, test=False):
 
     def follow(name, line):
         report(name, line)
-        if line["kind"] == "state" and line["state"] == "done" and not test:
+        if line["kind"] == "state" and line["state"] == "done" and by_name[name].tunes:
             evaluate(by_name[name])
 
     for state in sweep(configs, place, at_once=at_once, report=follow):

@@ -1,0 +1,298 @@
+"""Pieces 6 to 12 of the image study: the runs of each part."""
+
+import sys
+from argparse import Namespace
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+STUDY = Path(__file__).parents[2] / "benchmarks" / "image_study"
+TEMPERATURES = (0.05, 0.1, 0.2, 0.3, 0.5)
+
+
+@pytest.fixture
+def committed(study_modules):
+    """The records of pieces 1 to 5, on which the runs of all others depend."""
+    from records import read_all
+
+    return [one for one in read_all(STUDY / "records").values() if one["piece"] <= 5]
+
+
+@pytest.fixture
+def named(committed):
+    """Gives the names of the runs of a part of a piece."""
+    from pieces import PIECES
+
+    def names(number, part, records=()):
+        piece = PIECES[number]
+        return {run.name for run in piece.runs_of(part, piece.epochs, [*committed, *records])}
+
+    return names
+
+
+def made(piece, step, seed=0, linear=80.0, knn=80.0, **settings):
+    """A record with what choices and decisions read."""
+    loss = {"objective": "infonce", "temperature": 0.1, "ess": None}
+    found = {"batch_size": 32, "rate": 0.03} | settings
+    loss |= {key: found.pop(key) for key in loss if key in found}
+    return {
+        "piece": piece,
+        "piece_step": step,
+        "seed": seed,
+        "config": {
+            "loss": loss,
+            "run": {"batch_size": found["batch_size"]},
+            "optimizer": {"rate": found["rate"]},
+        },
+        "evaluation": {"linear": linear / 100, "knn_20": knn / 100},
+    }
+
+
+def test_the_curve_has_the_runs_that_the_main_comparison_lacks(named):
+    from pieces import PIECES
+
+    parts = PIECES[6].parts
+    assert parts == ("10-ends", "11-ends", "12-ends", "10-middle", "11-middle", "12-middle")
+    every = [name for part in parts for name in named(6, part)]
+    wanted = {
+        f"{objective}-b32-t{t:g}-r0.03-e100-s{seed}"
+        for objective, in_piece_5 in (("infonce", 0.3), ("flatnce", 0.1))
+        for t in TEMPERATURES
+        for seed in (10, 11, 12)
+        if t != in_piece_5
+    }
+    assert len(every) == 24 and set(every) == wanted
+    assert named(6, "11-ends") == {
+        f"{objective}-b32-t{t}-r0.03-e100-s11"
+        for objective in ("infonce", "flatnce")
+        for t in (0.05, 0.5)
+    }
+
+
+def test_batch_16_has_the_temperatures_of_batch_32_and_rates_of_the_power_law(named):
+    # 0.03 · (16 / 32)^p with p = 1.25 for InfoNCE and 1 for FlatNCE
+    assert named(7, "16-10") == {
+        "infonce-b16-t0.3-r0.01261-e100-s10",
+        "infonce-b16-ess0.3-r0.01261-e100-s10",
+        "flatnce-b16-t0.1-r0.015-e100-s10",
+        "flatnce-b16-ess0.075-r0.015-e100-s10",
+    }
+
+
+def test_batches_512_and_256_have_what_piece_3_chose(named, committed):
+    from choices import second_batch
+    from pieces import PIECES
+
+    assert named(7, "512-12") == {
+        "infonce-b512-t0.2-r0.96-e100-s12",
+        "infonce-b512-ess0.3-r0.96-e100-s12",
+        "flatnce-b512-t0.3-r0.48-e100-s12",
+        "flatnce-b512-ess0.075-r0.48-e100-s12",
+    }
+    assert second_batch(committed) == 128  # its seeds 10 to 12 are runs of piece 5
+    assert PIECES[10].parts == ("256-10", "256-11", "256-12")
+    assert named(10, "256-11") == {
+        "infonce-b256-t0.2-r0.4036-e100-s11",
+        "infonce-b256-ess0.3-r0.4036-e100-s11",
+        "flatnce-b256-t0.2-r0.24-e100-s11",
+        "flatnce-b256-ess0.075-r0.24-e100-s11",
+    }
+
+
+def test_long_runs_are_those_of_the_protocol(named):
+    assert named(8, "400") == {
+        "flatnce-b32-ess0.075-r0.03-e400-s10",
+        "infonce-b32-t0.3-r0.03-e400-s10",
+    }
+    assert named(11, "1000") == {"flatnce-b512-ess0.075-r0.48-e1000-s10"}
+
+
+def screened(best_temperature, step="screen"):
+    return [
+        made(9, step, objective="dhel", temperature=t, linear=77 - abs(t - best_temperature))
+        for t in TEMPERATURES
+    ]
+
+
+def rated(temperature, accuracies):
+    return [
+        made(9, "rates", objective="dhel", temperature=temperature, rate=rate, linear=linear)
+        for rate, linear in accuracies.items()
+    ]
+
+
+def test_dhel_is_tuned_as_the_others_were(named):
+    assert named(9, "screen") == {f"dhel-b32-t{t:g}-r0.03-s0" for t in TEMPERATURES}
+    records = screened(0.2)
+    assert named(9, "rates", records) == {"dhel-b32-t0.2-r0.015-s0", "dhel-b32-t0.2-r0.06-s0"}
+    records += rated(0.2, {0.015: 70, 0.06: 71})
+    assert named(9, "beyond", records) == set()
+    assert named(9, "fixed", records) == {
+        "dhel-b32-t0.2-r0.03-e100-s0",
+        "dhel-b32-t0.1-r0.03-e100-s0",  # 0.1 and 0.3 are level, and 0.1 is listed first
+    }
+    for t, linear in ((0.1, 83), (0.2, 82)):
+        records.append(made(9, "fixed", objective="dhel", temperature=t, linear=linear))
+    assert named(9, "10-12", records) == {f"dhel-b32-t0.1-r0.03-e100-s{s}" for s in (10, 11, 12)}
+    assert named(9, "13-14", records) == {f"dhel-b32-t0.1-r0.03-e100-s{s}" for s in (13, 14)}
+
+
+def test_a_choice_at_the_end_of_a_grid_of_dhel_adds_a_value(named):
+    records = screened(0.5)
+    assert "dhel-b32-t1-r0.03-s0" in named(9, "rates", records)
+    records += rated(0.5, {0.015: 70, 0.06: 79})
+    assert named(9, "beyond", records) == {"dhel-b32-t0.5-r0.12-s0"}
+    with pytest.raises(SystemExit, match=r"pieces\.py 9 --parts beyond"):
+        named(9, "fixed", records)
+    records.append(made(9, "beyond", objective="dhel", temperature=0.5, rate=0.12, linear=80))
+    assert "dhel-b32-t0.5-r0.12-e100-s0" in named(9, "fixed", records)
+
+
+@pytest.mark.parametrize(
+    ("number", "part", "first"),
+    [(9, "rates", "screen"), (9, "10-12", "screen"), (12, "tiny-10", "tiny-tune")],
+)
+def test_a_part_asks_for_the_part_before_it(named, number, part, first):
+    with pytest.raises(SystemExit, match=f"pieces.py {number} --parts {first} first"):
+        named(number, part)
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        ("tail", "cifar10-long-tail-{}-b32-{}-r{}-e400-s{}"),
+        ("tiny", "tiny-imagenet-{}-b64-{}-r{}-e25-s{}"),
+    ],
+)
+def test_other_data_have_one_tuned_and_one_untuned_arm(named, name, form):
+    rates = {"tail": ("0.03", "0.03"), "tiny": ("0.07135", "0.06")}[name]
+    tuned = {form.format("infonce", f"t{t}", rates[0], 0) for t in (0.1, 0.2, 0.5)}
+    assert named(12, f"{name}-tune") == tuned
+    found = {0.1: 60, 0.2: 62, 0.5: 61}
+    records = [made(12, f"{name}-tune", temperature=t, linear=one) for t, one in found.items()]
+    assert named(12, f"{name}-beyond", records) == set()
+    assert named(12, f"{name}-11", records) == {
+        form.format("infonce", "t0.2", rates[0], 11),
+        form.format("flatnce", "ess0.075", rates[1], 11),
+    }
+    records.append(made(12, f"{name}-tune", temperature=0.1, linear=63))
+    assert named(12, f"{name}-beyond", records) == {form.format("infonce", "t0.05", rates[0], 0)}
+    with pytest.raises(SystemExit, match=f"pieces.py 12 --parts {name}-beyond first"):
+        named(12, f"{name}-11", records)
+
+
+@pytest.fixture
+def every_run(committed):
+    """The runs of all parts of pieces 5 to 12, with choices in the middle of each grid."""
+    import main
+    from pieces import PIECES
+
+    records = [*committed, *screened(0.2), *rated(0.2, {0.015: 70, 0.06: 71})]
+    records.append(made(9, "fixed", objective="dhel", temperature=0.2))
+    records += [made(12, f"{name}-tune", temperature=0.2) for name in ("tail", "tiny")]
+    found = {(5, part): main.runs_of(part, 100, records) for part in main.PARTS}
+    for number, piece in PIECES.items():
+        for part in piece.parts:
+            found[number, part] = piece.runs_of(part, piece.epochs, records)
+    return found
+
+
+def test_no_run_belongs_to_two_parts(every_run):
+    names = Counter(run.name for runs in every_run.values() for run in runs)
+    assert max(names.values()) == 1
+    numbers = Counter(number for number, _ in every_run for _ in every_run[number, _])
+    assert numbers == {5: 40, 6: 24, 7: 24, 8: 2, 9: 7 + 2 + 5, 10: 12, 11: 1, 12: 2 * (3 + 6)}
+
+
+def test_a_part_fits_into_25_minutes(every_run):
+    for (number, part), runs in every_run.items():
+        seconds = 1.1 * sum(run.seconds for run in runs)
+        assert seconds < (1_800 if number == 8 else 1_500), (number, part)
+
+
+def test_only_evaluation_seeds_are_evaluated_on_test_images(every_run):
+    for runs in every_run.values():
+        for run in runs:
+            assert run.tunes == (run.seed == 0)
+            assert run.seed == 0 or 10 <= run.seed <= 14
+
+
+def test_the_parts_of_a_piece_pass_the_parser_and_runs_with_records_are_left_out(
+    committed, monkeypatch, tmp_path
+):
+    import pieces
+    import training
+
+    trained = []
+    monkeypatch.setattr(training, "trained_and_evaluated", lambda *given: trained.append(given))
+    monkeypatch.setattr(training, "prepare", lambda asked: None)
+    given = "pieces.py 6 --parts 10-ends --commit 0 --out".split()
+    monkeypatch.setattr(sys, "argv", [*given, str(tmp_path), "--work", str(tmp_path)])
+    known = {one["name"]: one for one in committed}
+    done = "flatnce-b32-t0.5-r0.03-e100-s10"
+    monkeypatch.setattr(
+        training, "read_all", lambda folder: {} if folder == tmp_path / "records" else known
+    )
+    pieces.main()
+    known[done] = made(6, "10-ends", seed=10, objective="flatnce", temperature=0.5)
+    pieces.main()
+    first, second = ({run.name for run in runs} for _, _, _, runs in trained)
+    assert [number for _, number, _, _ in trained] == [6, 6]
+    assert first - second == {done} and len(first) == 4
+
+
+def test_configs_accept_dhel_and_name_the_data(every_run):
+    from records import key_of
+    from training import config_of
+
+    asked = Namespace(preset="cifar10", data=None)
+    configs = {run.name: config_of(asked, run) for runs in every_run.values() for run in runs}
+    assert configs["dhel-b32-t0.2-r0.03-e100-s10"].loss.objective == "dhel"
+    sets = Counter(config.data.data for config in configs.values())
+    assert sets == {"cifar10": 117, "cifar10-long-tail": 9, "tiny-imagenet": 9}
+    assert len({key_of(config.plain()) for config in configs.values()}) == len(configs)
+
+
+def test_the_long_tail_is_that_of_the_definition(study_modules):
+    from long_tail import counts, long_tail
+
+    from flatnce.pretrain.data import ImageSet
+
+    assert counts("cifar10") == [5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50]
+    assert sum(counts("cifar10")) == 12_406
+    labels = torch.arange(10).repeat(150)
+    numbers = torch.arange(len(labels))  # of the image, in its two pixels
+    images = torch.stack([numbers // 256, numbers % 256], dim=1).to(torch.uint8)
+    whole = ImageSet(images[:, None, None], labels, tuple("0123456789"))
+    found = long_tail(whole, "digits")
+    assert found.labels.bincount().tolist() == counts("digits")
+    kept = found.images.long().flatten(1) @ torch.tensor([256, 1])
+    assert (kept.diff() > 0).all() and torch.equal(labels[kept], found.labels)
+    assert torch.equal(long_tail(whole, "digits").images, found.images)
+
+
+@pytest.mark.slow
+def test_a_part_is_trained_on_a_long_tail_and_judged_by_all_labels(study_modules, tmp_path):
+    import training
+    from records import read_all
+
+    from flatnce.pretrain.data import CATALOG, readers
+
+    asked = Namespace(preset="digits", data=None, out=tmp_path, work=tmp_path / "work")
+    asked.at_once, asked.commit = None, "0"
+    runs = [
+        training.Run("dhel", 32, 0.2, 0.03, 1, seed=seed, data="cifar10-long-tail")
+        for seed in (0, 10)
+    ]
+    try:
+        training.trained_and_evaluated(asked, 12, "tail", dict.fromkeys(runs, "tail-10"))
+    finally:
+        CATALOG.pop("digits-long-tail", None)
+        vars(readers).pop("digits_long_tail", None)
+    tuning, test = (read_all(tmp_path / "records")[run.name] for run in runs)
+    assert tuning["purpose"] == "tuning" and test["purpose"] == "evaluation"
+    assert test["config"]["data"]["data"] == "digits-long-tail"
+    assert test["results"]["images"] == 343  # of one epoch
+    assert test["evaluation"]["fitted_on"] == 1_438
