@@ -1,21 +1,27 @@
-"""Decide the hypotheses of piece 5 from its records, by the criteria of the protocol.
+"""Decide the hypotheses from the records, by the criteria of the protocol.
 
 python benchmarks/image_study/hypotheses.py
 """
 
+import itertools
+import json
 import math
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from choices import (
+    CURVE,
     EVALUATION_SEEDS,
     SMALL,
+    THREE_SEEDS,
     batch_of,
     best_batch_of_infonce,
     objective_of,
     second_batch,
     target_of,
+    temperature_of,
 )
 from records import read_all
 from scipy.stats import t as student
@@ -23,12 +29,21 @@ from scipy.stats import t as student
 HERE = Path(__file__).parent
 LEAST_MEAN = 85.6
 """What the mean of FlatNCE-ESS has to exceed in H1."""
+LARGEST_SPREAD = 1 / 3
+"""Of FlatNCE over InfoNCE's in H3."""
+LARGEST_RATIO = 1.1
+"""Of settled temperatures in H7."""
+LEAST_LONG = {"linear": 90.5, "knn_20": 89.0}
+"""What FlatNCE-ESS has to reach after 400 epochs in H8."""
 ARMS = {
     "InfoNCE": ("infonce", False),
     "FlatNCE": ("flatnce", False),
     "FlatNCE-ESS": ("flatnce", True),
     "InfoNCE-ESS": ("infonce", True),
+    "DHEL": ("dhel", False),
 }
+OURS = "FlatNCE-ESS"
+NOT_RUN, NOT_ALL, SUPPORTED, REFUTED = "not run", "not all seeds", "supported", "refuted"
 
 
 @dataclass(frozen=True)
@@ -41,28 +56,48 @@ class Difference:
     low: float
     high: float
 
-    def verdict(self, margin):
-        """Supported above the margin, refuted below it, else undecided."""
-        if self.seeds != EVALUATION_SEEDS:
-            return "not all seeds"
-        return (
-            "supported" if self.low > margin else "refuted" if self.high < margin else "undecided"
-        )
+    def verdict(self, margin, seeds=EVALUATION_SEEDS):
+        """Supported above the margin, refuted below it, else undecided; over these seeds."""
+        if self.seeds != seeds:
+            return NOT_ALL if self.seeds else NOT_RUN
+        return SUPPORTED if self.low > margin else REFUTED if self.high < margin else "undecided"
+
+    @property
+    def shown(self):
+        """The mean and the interval in words; empty if there are none."""
+        if len(self.seeds) < 2:
+            return "", ""
+        return f"{self.mean:+.2f}", f"{self.low:+.2f} to {self.high:+.2f}"
 
 
-def accuracies(records, arm, batch):
+@dataclass(frozen=True)
+class Finding:
+    """What the records say about one measure of a hypothesis."""
+
+    hypothesis: str
+    of: str
+    n: int
+    estimate: str
+    interval: str
+    verdict: str
+
+
+def accuracies(records, arm, batch, piece=5):
     """Linear accuracy on test images in per cent, by seed."""
-    wanted = (*ARMS[arm], batch)
+    wanted = (*ARMS[arm], batch, piece)
     return {
         one["seed"]: 100 * one["evaluation"]["linear"]
         for one in records
-        if one["piece"] == 5
-        and (objective_of(one), target_of(one) is not None, batch_of(one)) == wanted
+        if one["seed"] in EVALUATION_SEEDS
+        and (objective_of(one), target_of(one) is not None, batch_of(one), one["piece"]) == wanted
     }
 
 
 def difference(records, first, second):
-    """The mean difference between two arms, each with its batch, over the seeds of both."""
+    """The mean difference between two arms over the seeds of both.
+
+    Each arm is given with its batch, and with its piece if that is not 5.
+    """
     a, b = accuracies(records, *first), accuracies(records, *second)
     seeds = tuple(sorted(a.keys() & b.keys()))
     each = [a[seed] - b[seed] for seed in seeds]
@@ -75,14 +110,14 @@ def difference(records, first, second):
 
 
 def decided(records):
-    """Pairs of a difference and its verdict, by hypothesis."""
+    """Pairs of a difference and its verdict, by hypothesis of piece 5."""
     batches = SMALL, second_batch(records)
     own, fixed = ("FlatNCE-ESS", SMALL), ("FlatNCE", SMALL)
     first = difference(records, own, ("InfoNCE", best_batch_of_infonce(records)))
     found = {"H1": [(first, first.verdict(-0.5))]}
     means = accuracies(records, *own).values()
     if first.seeds == EVALUATION_SEEDS and statistics.fmean(means) <= LEAST_MEAN:
-        found["H1"] = [(first, "refuted")]
+        found["H1"] = [(first, REFUTED)]
     for name, arms, margin in (
         ("H2", [(fixed, ("InfoNCE", SMALL))], 0),
         ("H4", [(("FlatNCE-ESS", b), ("FlatNCE", b)) for b in batches], -0.5),
@@ -95,24 +130,140 @@ def decided(records):
 
 def together(verdicts):
     """One verdict from those of several batches: all support it, or one refutes it."""
-    if "not all seeds" in verdicts:
-        return "not all seeds"
-    if "refuted" in verdicts:
-        return "refuted"
-    return "supported" if set(verdicts) == {"supported"} else "undecided"
+    if {NOT_RUN, NOT_ALL} & set(verdicts):
+        return NOT_RUN if set(verdicts) == {NOT_RUN} else NOT_ALL
+    if REFUTED in verdicts:
+        return REFUTED
+    return SUPPORTED if set(verdicts) == {SUPPORTED} else "undecided"
+
+
+def of_curve(records, objective):
+    """Linear accuracy at batch 32 by temperature and seed, for the seeds of the curve.
+
+    The temperature that piece 3 chose has its runs in piece 5, the others in piece 6.
+    """
+    found = {temperature: {} for temperature in CURVE}
+    for one in records:
+        fits = (objective_of(one), target_of(one), batch_of(one)) == (objective, None, SMALL)
+        if one["piece"] in (5, 6) and fits and one["seed"] in THREE_SEEDS:
+            found[temperature_of(one)][one["seed"]] = 100 * one["evaluation"]["linear"]
+    return found
+
+
+def spread(curve, seeds):
+    """Maximum − minimum of the means over seeds; a seed that is listed twice counts twice."""
+    means = [statistics.fmean(by_seed[seed] for seed in seeds) for by_seed in curve.values()]
+    return max(means) - min(means)
+
+
+def ratio_of_spreads(flat, info, seeds):
+    """FlatNCE's spread over InfoNCE's, infinite where InfoNCE has none."""
+    below = spread(info, seeds)
+    return spread(flat, seeds) / below if below else math.inf
+
+
+def third(records):
+    """H3: the ratio of the spreads, with the percentile bootstrap over all resamples of seeds."""
+    flat, info = (of_curve(records, objective) for objective in ("flatnce", "infonce"))
+    cells = [*flat.values(), *info.values()]
+    seeds = [seed for seed in THREE_SEEDS if all(seed in by_seed for by_seed in cells)]
+    of = f"spread over τ at {SMALL}, FlatNCE / InfoNCE"
+    if len(seeds) < len(THREE_SEEDS):
+        begun = any(one["piece"] == 6 for one in records)
+        return Finding("H3", of, len(seeds), "", "", NOT_ALL if begun else NOT_RUN)
+    ratio = ratio_of_spreads(flat, info, seeds)
+    resamples = itertools.product(seeds, repeat=len(seeds))
+    each = [ratio_of_spreads(flat, info, some) for some in resamples]
+    low, high = np.quantile(each, (0.025, 0.975))
+    verdict = SUPPORTED if ratio <= LARGEST_SPREAD else REFUTED
+    return Finding("H3", of, len(seeds), f"{ratio:.2f}", f"{low:.2f} to {high:.2f}", verdict)
+
+
+def seventh(studies):
+    """H7: the largest ratio of settled temperatures over all runs and targets."""
+    rows = [row for rows in studies.values() for row in rows]
+    of = "settled τ, largest / smallest for 30 to 1,022 negatives, worst of the runs and targets"
+    ratio = max(row["ratio_30_to_1022"] for row in rows)
+    verdict = SUPPORTED if ratio <= LARGEST_RATIO else REFUTED
+    return Finding("H7", of, len(studies), f"{ratio:.3f}", "", verdict)
+
+
+def eighth(records):
+    """H8: one run, two accuracies; both have to be reached."""
+    runs = [one for one in records if one["piece"] == 8]
+    runs = [one for one in runs if (objective_of(one), target_of(one) is not None) == ARMS[OURS]]
+    found = {key: [100 * one["evaluation"][key] for one in runs] for key in LEAST_LONG}
+    names = {"linear": "linear", "knn_20": "kNN, k = 20"}
+    verdict = NOT_RUN
+    if runs:
+        reached = all(min(found[key]) >= least for key, least in LEAST_LONG.items())
+        verdict = SUPPORTED if reached else REFUTED
+    return [
+        Finding(
+            "H8",
+            f"{OURS} at {SMALL}, 400 epochs, {names[key]}",
+            len(runs),
+            f"{min(found[key]):.2f}" if runs else "",
+            "",
+            verdict,
+        )
+        for key in LEAST_LONG
+    ]
+
+
+def of_three_seeds(records, name, first, second, margin, suffix=""):
+    """A hypothesis about one difference over three seeds."""
+    found = difference(records, first, second)
+    verdict = found.verdict(margin, THREE_SEEDS)
+    return Finding(name, found.of + suffix, len(found.seeds), *found.shown, verdict)
+
+
+def of_piece_5(records):
+    """A finding per difference of the main comparison."""
+    return [
+        Finding(name, one.of, len(one.seeds), *one.shown, together([v for _, v in pairs]))
+        for name, pairs in decided(records).items()
+        for one, _ in pairs
+    ]
+
+
+def findings(records):
+    """What the records say about every hypothesis, in order."""
+    main = of_piece_5(records)
+    ours = accuracies(records, OURS, SMALL).values()
+    mean = f"{statistics.fmean(ours):.2f}" if ours else ""
+    named = f"mean of {OURS} at {SMALL}, more than {LEAST_MEAN} is needed"
+    first = Finding("H1", named, len(ours), mean, "", main[0].verdict)
+    best = ("InfoNCE", best_batch_of_infonce(records))
+    sixth = of_three_seeds(records, "H6", (OURS, 16, 7), best, -1)
+    tiny = ((OURS, 64, 12), ("InfoNCE", 64, 12))
+    ninth = of_three_seeds(records, "H9", *tiny, 0, ", Tiny-ImageNet")
+    found = [*main, first, third(records), sixth, seventh(settled()), *eighth(records), ninth]
+    return sorted(found, key=lambda one: one.hypothesis)
+
+
+def rows(found, heads):
+    """A table with a row per finding."""
+    lines = [f"| | {' | '.join(heads)} | 95 % interval | verdict |", "|---" * 6 + "|"]
+    for one in found:
+        cells = (one.hypothesis, one.of, one.n, one.estimate, one.interval, one.verdict)
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines)
+
+
+def main_comparison(records):
+    """A row per difference of piece 5."""
+    return rows(of_piece_5(records), ("difference, linear", "n", "mean"))
 
 
 def table(records):
-    """A row per difference."""
-    lines = ["| | difference, linear | n | mean | 95 % interval | verdict |", "|---" * 6 + "|"]
-    for name, pairs in decided(records).items():
-        whole = together([verdict for _, verdict in pairs])
-        for one, _ in pairs:
-            numbers = (f"{one.mean:+.2f}", f"{one.low:+.2f} to {one.high:+.2f}")
-            shown = numbers if len(one.seeds) > 1 else ("", "")
-            cells = (name, one.of, len(one.seeds), *shown, whole)
-            lines.append("| " + " | ".join(map(str, cells)) + " |")
-    return "\n".join(lines)
+    """A row per measure of every hypothesis."""
+    return rows(findings(records), ("measure", "n", "estimate"))
+
+
+def settled():
+    """The studies of settled temperatures."""
+    return json.loads((HERE / "settled.json").read_text(encoding="utf-8"))["studies"]
 
 
 if __name__ == "__main__":

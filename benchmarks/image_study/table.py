@@ -1,4 +1,4 @@
-"""Write the tables of the README from the committed records.
+"""Write the tables of pages from the committed records.
 
 python benchmarks/image_study/table.py
 """
@@ -9,6 +9,8 @@ from pathlib import Path
 
 from choices import (
     BATCHES,
+    EVALUATION_SEEDS,
+    NAMES,
     batch_of,
     best,
     fixed_temperatures,
@@ -19,12 +21,11 @@ from choices import (
     targets,
     temperature_of,
 )
-from hypotheses import ARMS, table
+from hypotheses import ARMS, main_comparison
 from records import read_all
 
 HERE = Path(__file__).parent
 README = HERE / "README.md"
-NAMES = {"infonce": "InfoNCE", "flatnce": "FlatNCE"}
 ESTIMATORS = ("raw", "row", "pooled", "running", "images", "closed", "closed-running")
 
 
@@ -92,9 +93,9 @@ def targeted(records):
     return "\n".join(lines)
 
 
-def arms(records):
-    """A row per run of piece 5, by batch, seed and arm."""
-    runs = [one for one in records if one["piece"] == 5]
+def arms(records, piece=5):
+    """A row per evaluation run of a piece, by batch, seed and arm."""
+    runs = [one for one in records if one["piece"] == piece and one["seed"] in EVALUATION_SEEDS]
     names = ("batch", "seed", "arm", "τ or target", "last τ", "linear", "kNN, k = 20")
     lines = [f"| {' | '.join((*names, 'kNN, k = 200'))} |", "|---" * (len(names) + 1) + "|"]
     order = {arm: name for name, arm in ARMS.items()}
@@ -167,7 +168,7 @@ def tables():
         "fixed": fixed(records),
         "targets": targeted(records),
         "arms": arms(records),
-        "hypotheses": table(records),
+        "hypotheses": main_comparison(records),
         "invariance": invariance(_studies("ess_invariance.json"), 0.3),
         "all-runs": all_runs(_studies("ess_invariance_all_runs.json")),
         "all-runs-512": all_runs(_studies("ess_invariance_512.json")),
@@ -177,16 +178,21 @@ def tables():
     }
 
 
-def filled(text):
-    """The README with its tables put in."""
-    for name, found in tables().items():
+def pages():
+    """The tables of each page, by the name of their block."""
+    return {README: tables()}
+
+
+def filled(text, page=README):
+    """The text of a page with its tables put in."""
+    for name, found in pages()[page].items():
         begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
         pattern = re.escape(begin) + ".*?" + re.escape(end)
         text, count = re.subn(
             pattern, lambda _, t=found, b=begin, e=end: f"{b}{t}\n{e}", text, flags=re.S
         )
         if count != 1:
-            raise ValueError(f"the README has {count} places for the table {name}")
+            raise ValueError(f"{page.name} has {count} places for the table {name}")
     return text
 
 
@@ -204,4 +210,5 @@ def _order(record):
 
 
 if __name__ == "__main__":
-    README.write_text(filled(README.read_text(encoding="utf-8")), encoding="utf-8")
+    for page in pages():
+        page.write_text(filled(page.read_text(encoding="utf-8"), page), encoding="utf-8")

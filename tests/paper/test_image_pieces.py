@@ -1,10 +1,12 @@
-"""Pieces 6 to 12 of the image study: the runs of each part."""
+"""Pieces 6 to 12 of the image study: the runs of each part, and the hypotheses they decide."""
 
+import itertools
 import sys
 from argparse import Namespace
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -296,3 +298,119 @@ def test_a_part_is_trained_on_a_long_tail_and_judged_by_all_labels(study_modules
     assert test["config"]["data"]["data"] == "digits-long-tail"
     assert test["results"]["images"] == 343  # of one epoch
     assert test["evaluation"]["fitted_on"] == 1_438
+
+
+def found_of(name, records):
+    from hypotheses import findings
+
+    return [one for one in findings(records) if one.hypothesis == name]
+
+
+def test_every_hypothesis_has_a_row_before_its_runs(committed):
+    from hypotheses import findings, table
+
+    found = findings(committed)
+    assert {one.hypothesis for one in found} == {f"H{n}" for n in range(1, 10)}
+    for name in ("H3", "H6", "H8", "H9"):
+        for one in found_of(name, committed):
+            assert (one.n, one.estimate, one.interval, one.verdict) == (0, "", "", "not run")
+    assert len(table(committed).splitlines()) == 2 + len(found)
+    (settled,) = found_of("H7", committed)
+    assert (settled.n, settled.estimate, settled.verdict) == (8, "1.095", "supported")
+
+
+def test_settled_temperatures_refute_if_one_is_too_far(study_modules):
+    from hypotheses import seventh
+
+    rows = {name: [{"ratio_30_to_1022": ratio}] for name, ratio in (("a", 1.02), ("b", 1.11))}
+    assert seventh(rows).verdict == "refuted"
+
+
+def curve_of(accuracies, committed):
+    """Records of the curve; pieces 5 and 6 share them as in the study."""
+    others = [one for one in committed if one["piece"] != 5]
+    return others + [
+        made(
+            5 if temperature == {"infonce": 0.3, "flatnce": 0.1}[objective] else 6,
+            "made",
+            seed=seed,
+            linear=linear,
+            objective=objective,
+            temperature=temperature,
+        )
+        for (objective, temperature, seed), linear in accuracies.items()
+    ]
+
+
+@pytest.mark.parametrize(("scale", "verdict"), [(0.1, "supported"), (0.9, "refuted")])
+def test_the_ratio_of_spreads_and_its_bootstrap_are_those_of_loops(committed, scale, verdict):
+    noise = np.random.default_rng(0).normal(size=(2, 5, 3))
+    drop = np.array([6.0, 3.0, 0.0, 1.0, 4.0])
+    table = np.stack([84 - drop[:, None] + noise[0], 84 - scale * drop[:, None] + noise[1] / 9])
+    accuracies = {
+        (objective, temperature, seed): table[o, t, s]
+        for o, objective in enumerate(("infonce", "flatnce"))
+        for t, temperature in enumerate(TEMPERATURES)
+        for s, seed in enumerate((10, 11, 12))
+    }
+
+    def ratio(picks):
+        spreads = []
+        for objective in (0, 1):
+            means = [sum(table[objective, t, s] for s in picks) / 3 for t in range(5)]
+            spreads.append(max(means) - min(means))
+        return spreads[1] / spreads[0]
+
+    each = [ratio(picks) for picks in itertools.product(range(3), repeat=3)]
+    low, high = np.percentile(each, [2.5, 97.5])
+    (found,) = found_of("H3", curve_of(accuracies, committed))
+    assert found.estimate == f"{ratio((0, 1, 2)):.2f}"
+    assert found.interval == f"{low:.2f} to {high:.2f}"
+    assert (found.n, found.verdict) == (3, verdict)
+    del accuracies["flatnce", 0.05, 12]
+    (found,) = found_of("H3", curve_of(accuracies, committed))
+    assert (found.n, found.estimate, found.verdict) == (2, "", "not all seeds")
+
+
+@pytest.mark.parametrize(
+    ("shift", "verdict"), [(0.0, "supported"), (-1.0, "undecided"), (-3.0, "refuted")]
+)
+def test_batch_16_is_compared_with_the_best_infonce(committed, shift, verdict):
+    others = [one for one in committed if one["piece"] != 5]
+    noise = {10: 0.1, 11: -0.1, 12: 0.0, 13: 0.0, 14: 0.0}
+    best = [made(5, "best", seed=s, batch_size=128, linear=85) for s in noise]
+    ours = [
+        made(7, "16", seed, 85 + shift + noise[seed], objective="flatnce", batch_size=16, ess=0.1)
+        for seed in (10, 11, 12)
+    ]
+    (found,) = found_of("H6", [*others, *best, *ours])
+    assert (found.n, found.estimate, found.verdict) == (3, f"{shift:+.2f}", verdict)
+    (found,) = found_of("H6", [*others, *best, *ours[:2]])
+    assert found.verdict == "not all seeds"
+
+
+@pytest.mark.parametrize(
+    ("linear", "knn", "verdict"),
+    [(90.5, 89.0, "supported"), (90.49, 89.5, "refuted"), (91, 88.99, "refuted")],
+)
+def test_the_long_run_has_to_reach_both_accuracies(committed, linear, knn, verdict):
+    infonce = made(8, "400", 10, 95, 95, temperature=0.3)
+    ours = made(8, "400", 10, linear, knn, objective="flatnce", ess=0.075)
+    found = found_of("H8", [*committed, infonce, ours])
+    assert [one.estimate for one in found] == [f"{linear:.2f}", f"{knn:.2f}"]
+    assert {one.verdict for one in found} == {verdict}
+
+
+def test_tiny_imagenet_is_decided_without_the_long_tail_and_the_tuning_seed(committed):
+    def arms(batch, gain):
+        for seed, noise in ((0, 30), (10, 0.1), (11, 0.0), (12, -0.1)):
+            yield made(12, "x", seed, 40 - noise, batch_size=batch, temperature=0.2)
+            ours = 40 + gain + noise
+            yield made(12, "x", seed, ours, objective="flatnce", batch_size=batch, ess=0.075)
+
+    (found,) = found_of("H9", [*committed, *arms(64, 1.0), *arms(32, -9.0)])
+    assert (found.n, found.estimate, found.verdict) == (3, "+1.00", "supported")
+    (found,) = found_of("H9", [*committed, *arms(64, -1.0)])
+    assert found.verdict == "refuted"
+    (found,) = found_of("H9", [*committed, *arms(32, 1.0)])
+    assert found.verdict == "not run"
