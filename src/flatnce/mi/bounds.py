@@ -18,7 +18,7 @@ References:
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -31,9 +31,11 @@ from flatnce.core import faults
 from flatnce.core.contrast import Contrast, contrast_from_logits
 from flatnce.core.diagnostics import mutual_information
 from flatnce.messages import check_at_least
+from flatnce.toml_files import read_toml
 
 __all__ = ["barber_agakov", "flo", "flo_alternating_losses", "infonce", "mine_loss"]
 
+MESSAGES: Mapping[str, str] = read_toml(__file__, "messages.toml")["scores"]
 BLOCK_ENTRIES = 2**21  # computed at once; reducing them takes ten copies: 160 MiB in float64
 
 
@@ -67,10 +69,8 @@ def blocks_of(scores: Scores, name: str = "scores") -> ScoreBlocks:
     if isinstance(scores, ScoreBlocks):
         return scores
     if not scores.is_floating_point() or scores.ndim != 2 or 0 in scores.shape:
-        raise ValueError(
-            f"{name} has dtype {scores.dtype} and shape {tuple(scores.shape)}; pass "
-            "floating-point scores of shape (rows, columns)"
-        )
+        seen = {"name": name, "dtype": scores.dtype, "shape": tuple(scores.shape)}
+        raise ValueError(MESSAGES["scores"].format(**seen))
     rows, columns = scores.shape
     entries = scores.numel() if scores.requires_grad else BLOCK_ENTRIES
     return ScoreBlocks(rows, columns, lambda start, stop: scores[start:stop], entries)
@@ -80,10 +80,8 @@ def paired_blocks(scores: Scores) -> ScoreBlocks:
     """Return the blocks of a matrix in which every row has a partner and a negative."""
     blocks = blocks_of(scores)
     if blocks.columns < max(blocks.rows, 2):
-        raise ValueError(
-            f"scores has shape ({blocks.rows}, {blocks.columns}); pass a square matrix of at "
-            "least 2 pairs, row i's partner in column i (further columns are more candidates)"
-        )
+        seen = {"rows": blocks.rows, "columns": blocks.columns}
+        raise ValueError(MESSAGES["square"].format(**seen))
     return blocks
 
 

@@ -5,7 +5,7 @@ rows, k = 10, 6 nats: 1.3). The Gaussian estimators are exact where the distribu
 copula) is Gaussian and see nothing else.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -179,9 +179,7 @@ def cca(x: ArrayLike, y: ArrayLike) -> float:
         x: Rows by columns, or a vector.
         y: The same number of rows.
     """
-    sides = [*two_tables(x, y)]
-    del x, y  # copies of large tables are freed one by one
-    return _gaussian_information(*(_orthonormal_basis(sides.pop(0)) for _ in "xy"))
+    return _gaussian_information([*two_tables(x, y)], np.asarray)
 
 
 def gaussian_copula(x: ArrayLike, y: ArrayLike) -> float:
@@ -198,10 +196,7 @@ def gaussian_copula(x: ArrayLike, y: ArrayLike) -> float:
         x: Rows by columns, or a vector.
         y: The same number of rows.
     """
-    sides = [*two_tables(x, y)]
-    del x, y
-    bases = (_orthonormal_basis(normal_scores(sides.pop(0))) for _ in "xy")
-    return _gaussian_information(*bases)
+    return _gaussian_information([*two_tables(x, y)], normal_scores)
 
 
 def gaussian_bias(rows: int, left: int, right: int) -> float:
@@ -235,7 +230,9 @@ def _orthonormal_basis(table: Table) -> Table:
     return vectors[:, values > 1e-9 * values[0]]
 
 
-def _gaussian_information(left: Table, right: Table) -> float:
+def _gaussian_information(sides: list[Table], mapped: Callable[[Table], Table]) -> float:
+    # Copies of large tables are freed one by one.
+    left, right = (_orthonormal_basis(mapped(sides.pop(0))) for _ in "xy")
     rows, widths = len(left), (left.shape[1], right.shape[1])
     if rows < sum(widths) + 2:
         seen = {"rows": rows, "x": widths[0], "y": widths[1], "least": sum(widths) + 2}

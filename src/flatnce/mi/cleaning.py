@@ -375,20 +375,18 @@ def units_of(
     """Return the unit of each row: a group, a block, or a row with its duplicates."""
     if groups is not None and blocks is not None:
         raise ValueError("pass groups or blocks, not both: a block is a group of consecutive rows")
+    own = rows
     if groups is not None:
         labels = np.asarray(groups)
         if labels.shape != (given,):
             raise ValueError(f"groups has shape {labels.shape}; label each of the {given} rows")
-        if labels.dtype.kind == "O":
-            labels = labels.astype(str)
-        units = _merge_duplicates(np.unique(labels[rows], return_inverse=True)[1], duplicates)
+        labels = labels.astype(str) if labels.dtype.kind == "O" else labels
+        own = labels[rows]
     elif blocks is not None:
         if isinstance(blocks, bool) or not isinstance(blocks, int | np.integer) or blocks < 2:
             raise ValueError(f"blocks={blocks!r}: give the number of consecutive rows, at least 2")
-        units = _merge_duplicates(np.unique(rows // blocks, return_inverse=True)[1], duplicates)
-    else:
-        source = np.arange(len(rows)) if duplicates is None else duplicates
-        units = np.unique(source, return_inverse=True)[1]
+        own = rows // blocks
+    units = _merge_duplicates(np.unique(own, return_inverse=True)[1], duplicates)
     count = int(units.max()) + 1
     if count < FEWEST_UNITS:
         what = "groups" if groups is not None else "blocks" if blocks is not None else "copies"

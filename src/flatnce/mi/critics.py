@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from flatnce.core.diagnostics import best_scale
 from flatnce.messages import check_at_least, check_choice
-from flatnce.mi.bounds import BLOCK_ENTRIES, ScoreBlocks
+from flatnce.mi.bounds import BLOCK_ENTRIES, MESSAGES, ScoreBlocks
 
 __all__ = [
     "BoundedScale",
@@ -217,10 +217,8 @@ class SeparableCritic(Critic):
     def score(self, left: Tensor, right: Tensor) -> Float[Tensor, "n m"]:
         """Score all pairs of features by their product."""
         if left.shape[1:] != right.shape[1:]:
-            raise ValueError(
-                f"the towers give features of shape {tuple(left.shape)} and {tuple(right.shape)}; "
-                "a product needs the same width: end one tower with a linear layer"
-            )
+            shapes = {"left": tuple(left.shape), "right": tuple(right.shape)}
+            raise ValueError(MESSAGES["towers"].format(**shapes))
         if self.scale is None:
             return left @ right.T
         return self.scale().to(left) * (normalize(left, dim=1) @ normalize(right, dim=1).T)
@@ -575,11 +573,9 @@ class StackedCritics:
 
     def parameters(self, of: Literal["all", "critic", "dual"] = "all") -> list[Tensor]:
         """Return all weights, those of the critics or those of u only."""
-        kinds = {
-            name: "dual" if name.startswith(("critic.dual_head.", "dual_critic.")) else "critic"
-            for name in self.weights
-        }
-        return [weight for name, weight in self.weights.items() if of in ("all", kinds[name])]
+        of_u = ("critic.dual_head.", "dual_critic.")
+        wanted = {"all": (True, False), "critic": (False,), "dual": (True,)}[of]
+        return [w for name, w in self.weights.items() if name.startswith(of_u) in wanted]
 
     def state_of(self, number: int, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return weights, or averages of them, of one critic under its own parameter names."""
