@@ -136,8 +136,8 @@ def clean(x: Any, y: Any) -> CleanTables:
     differing = {name for key, name in common.items() if key not in contents[0]}
     duplicates = duplicate_rows(*tables)
     if duplicates is not None:
-        count = int((duplicates != np.arange(len(rows))).sum())
-        repeat = "1 row repeats" if count == 1 else f"{count} rows repeat"
+        copies = int((duplicates != np.arange(len(rows))).sum())
+        repeat = "1 row repeats" if copies == 1 else f"{copies} rows repeat"
         notes.append(MESSAGES["copies"].format(rows=repeat))
     return CleanTables(
         x=tables[0],
@@ -177,8 +177,8 @@ def _complete_rows(tables: Sequence[Table], notes: list[str]) -> Indices:
         flat = table.reshape(len(table), -1)
         infinite = np.isinf(flat).any(axis=1)
         if infinite.any():
-            count, first = counted(int(infinite.sum()), "row"), int(infinite.argmax()) + 1
-            raise ValueError(MESSAGES["infinite"].format(name=name, count=count, first=first))
+            found, first = counted(int(infinite.sum()), "row"), int(infinite.argmax()) + 1
+            raise ValueError(MESSAGES["infinite"].format(name=name, count=found, first=first))
         missing |= np.isnan(flat).any(axis=1)
     rows = np.flatnonzero(~missing)
     if missing.any():

@@ -3,6 +3,7 @@
 import shlex
 import warnings
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -143,10 +144,10 @@ def _encode_column(column: pd.Series, name: str, kind: str | None) -> tuple[pd.D
     strays = cells[np.isnan(_numbers(cells))]
     if len(strays) or chosen == "date":
         example = (strays if len(strays) else cells).iloc[:1]
-        seen = {"name": name, "found": found, "kind": chosen, "typed": shlex.quote(name)}
+        seen: dict[str, Any] = {"name": name, "found": found, "kind": chosen}
         seen |= {"row": example.index[0] + 1, "cell": str(example.iloc[0])}
         seen |= {"strays": max(len(strays), 1), "cells": len(cells)}
-        raise ValueError(MESSAGES["strays"].format(**seen))
+        raise ValueError(MESSAGES["strays"].format(**seen, typed=shlex.quote(name)))
     values = _numbers(column)
     if chosen == "circular":
         return _from_angles(values, name, period)
