@@ -5,6 +5,7 @@ python benchmarks/image_study/table.py
 
 import json
 import re
+import statistics
 from pathlib import Path
 
 from choices import (
@@ -21,11 +22,11 @@ from choices import (
     targets,
     temperature_of,
 )
-from hypotheses import ARMS, main_comparison
+from hypotheses import ARMS, main_comparison, table
 from records import read_all
 
 HERE = Path(__file__).parent
-README = HERE / "README.md"
+README, RESULTS = HERE / "README.md", HERE.parents[1] / "docs" / "results.md"
 ESTIMATORS = ("raw", "row", "pooled", "running", "images", "closed", "closed-running")
 
 
@@ -114,6 +115,33 @@ def arms(records, piece=5):
     return "\n".join(lines)
 
 
+def comparison(records):
+    """A row per batch and arm of piece 5: means over seeds ± one standard deviation."""
+    runs = [one for one in records if one["piece"] == 5 and one["seed"] in EVALUATION_SEEDS]
+    names = ("batch", "arm", "τ or target", "last τ", "n", "linear", "kNN, k = 20")
+    lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
+    for batch in sorted({batch_of(one) for one in runs}):
+        for name, arm in ARMS.items():
+            group = [r for r in runs if (objective_of(r), target_of(r) is not None) == arm]
+            group = [one for one in group if batch_of(one) == batch]
+            if not group:
+                continue
+            held, ends = target_of(group[0]), [r["metrics"][-1]["temperature"] for r in group]
+            shown = f"τ = {temperature_of(group[0])}" if held is None else f"ESS = {held}"
+            span = sorted({f"{min(ends):.3f}", f"{max(ends):.3f}"})
+            cells = [batch, name, shown, " to ".join(span), len(group)]
+            cells += [spread_of(group, key) for key in ("linear", "knn_20")]
+            lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines)
+
+
+def spread_of(group, key):
+    """The mean of an accuracy ± one standard deviation; of one run, its accuracy."""
+    found = [100 * one["evaluation"][key] for one in group]
+    mean = f"{statistics.fmean(found):.2f}"
+    return f"{mean} ± {statistics.stdev(found):.2f}" if len(found) > 1 else mean
+
+
 def invariance(studies, target):
     """Settled temperatures of one target by study and estimator."""
     sizes = list(next(iter(studies.values()))[0]["temperature"])
@@ -180,7 +208,9 @@ def tables():
 
 def pages():
     """The tables of each page, by the name of their block."""
-    return {README: tables()}
+    records = list(read_all(HERE / "records").values())
+    leading = {"comparison": comparison(records), "hypotheses": table(records)}
+    return {README: tables(), RESULTS: leading}
 
 
 def filled(text, page=README):

@@ -104,10 +104,8 @@ def test_batches_512_and_256_have_what_piece_3_chose(named, committed):
 
 
 def test_long_runs_are_those_of_the_protocol(named):
-    assert named(8, "400") == {
-        "flatnce-b32-ess0.075-r0.03-e400-s10",
-        "infonce-b32-t0.3-r0.03-e400-s10",
-    }
+    assert named(8, "FlatNCE-ESS") == {"flatnce-b32-ess0.075-r0.03-e400-s10"}
+    assert named(8, "InfoNCE") == {"infonce-b32-t0.3-r0.03-e400-s10"}
     assert named(11, "1000") == {"flatnce-b512-ess0.075-r0.48-e1000-s10"}
 
 
@@ -394,8 +392,8 @@ def test_batch_16_is_compared_with_the_best_infonce(committed, shift, verdict):
     [(90.5, 89.0, "supported"), (90.49, 89.5, "refuted"), (91, 88.99, "refuted")],
 )
 def test_the_long_run_has_to_reach_both_accuracies(committed, linear, knn, verdict):
-    infonce = made(8, "400", 10, 95, 95, temperature=0.3)
-    ours = made(8, "400", 10, linear, knn, objective="flatnce", ess=0.075)
+    infonce = made(8, "InfoNCE", 10, 95, 95, temperature=0.3)
+    ours = made(8, "FlatNCE-ESS", 10, linear, knn, objective="flatnce", ess=0.075)
     found = found_of("H8", [*committed, infonce, ours])
     assert [one.estimate for one in found] == [f"{linear:.2f}", f"{knn:.2f}"]
     assert {one.verdict for one in found} == {verdict}

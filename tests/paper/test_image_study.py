@@ -18,8 +18,9 @@ def study(study_modules):
 
 def test_the_tables_of_the_page_are_those_of_the_records(study):
     _, table = study
-    page = table.README.read_text(encoding="utf-8")
-    assert table.filled(page) == page
+    for path in table.pages():
+        page = path.read_text(encoding="utf-8")
+        assert table.filled(page, path) == page
 
 
 def test_the_row_of_the_tuning_seed_is_of_the_records(study):
@@ -30,6 +31,38 @@ def test_the_row_of_the_tuning_seed_is_of_the_records(study):
         runs = (table.fixed_temperatures(found, name, batch) for name in ("flatnce", "infonce"))
         flat, info = (f"{100 * table.best(each)['evaluation']['linear']:.1f}" for each in runs)
         assert f"batch {batch}: {flat} and {info}" in page
+
+
+def test_the_words_on_targets_and_losses_are_of_the_records(study):
+    from hypotheses import accuracies, difference
+
+    records, table = study
+    found = list(records.read_all(STUDY / "records").values())
+    docs = STUDY.parents[1] / "docs"
+    temperature, which = (
+        (docs / name).read_text(encoding="utf-8") for name in ("temperature.md", "which-loss.md")
+    )
+    for objective, name in table.NAMES.items():
+        runs = sorted(table.targets(found, objective), key=table.target_of)
+        linear = [100 * one["evaluation"]["linear"] for one in runs]
+        assert f"{listed(linear, '{:.1f}')} % with {name}" in temperature
+    settled = [
+        one["metrics"][-1]["temperature"]
+        for one in found
+        if one["piece"] == 5 and table.target_of(one) == 0.075
+    ]
+    assert f"settled at {min(settled):.3f} to {max(settled):.3f} at the batches" in temperature
+    tuned = difference(found, ("FlatNCE", 32), ("InfoNCE", 32))
+    words = f"{tuned.mean:.2f} points (linear, {tuned.low:.2f} to {tuned.high:.2f})"
+    assert words in which
+    nearest = difference(found, ("FlatNCE", 32), ("InfoNCE", 32), "knn_20")
+    assert f"and {nearest.mean:.2f} of kNN (k = 20)" in which
+    own = accuracies(found, "FlatNCE", 32).values()
+    (large,) = accuracies(found, "InfoNCE", 128).values()
+    (ours,) = accuracies(found, "FlatNCE", 128).values()
+    assert f"reaches {large:.2f} % (linear, one seed)" in which
+    assert f"at batch 32 ({sum(own) / len(own):.2f}, five seeds)" in which
+    assert f"at 128 ({ours:.2f}, one seed)" in which
 
 
 def test_the_row_of_the_readme_gives_what_speaks_against_it(study):
@@ -194,9 +227,6 @@ def test_the_words_on_the_main_comparison_are_of_the_records(study):
     for first, second in (("FlatNCE", "InfoNCE"), ("FlatNCE-ESS", "InfoNCE-ESS")):
         apart = [linear[first][seed] - linear[second][seed] for seed in seeds]
         assert f"{listed(apart, '{:.2f}')}, mean {sum(apart) / len(apart):.2f}." in page
-    results = (STUDY.parents[1] / "docs" / "results.md").read_text(encoding="utf-8")
-    for arm in arms:
-        assert listed([linear[arm][seed] for seed in seeds], "{:.2f}") in results
     own = linear["FlatNCE-ESS"].values()
     reached = f"{listed(own, '{:.2f}')} at batch 32, mean {sum(own) / len(own):.2f}, below"
     assert f"FlatNCE-ESS has {reached}" in page
