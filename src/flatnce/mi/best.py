@@ -300,13 +300,10 @@ def _plug_in(left: Side, right: Side) -> _Value:
     others = (own - 1) * (rows - 1) / np.maximum((margins[0] - 1) * (margins[1] - 1), 1)
     floor = 0.1
     for _ in range(100):  # the share of independence that fits left-out rows best
-        floor = min(
-            (float((floor / ((1 - floor) * others + floor)).sum()) + 1) / (rows + 1), 0.999
-        )
-    ratios = [
-        np.log((1 - floor) * each + floor)
-        for each in (own * rows / (margins[0] * margins[1]), others)
-    ]
+        useless = floor / ((1 - floor) * others + floor)
+        floor = min((float(useless.sum()) + 1) / (rows + 1), 0.999)
+    seen = own * rows / (margins[0] * margins[1])
+    ratios = [np.log((1 - floor) * each + floor) for each in (seen, others)]
     both = (ratios[0] + ratios[1]) / 2
     # Near independence the deviation is that of χ² with as many degrees of freedom.
     freedom = (len(left.counts) - 1) * (len(right.counts) - 1)

@@ -13,6 +13,7 @@ from flatnce.cli.console import live_line, print_json
 from flatnce.cli.options import as_typed, option_of, parse_options, print_short_help
 from flatnce.environment import environment, plain
 from flatnce.messages import check_at_least, say
+from flatnce.toml_files import read_toml
 
 # Arguments of the Python functions in messages whose options have other names.
 OPTION_OF_ARGUMENT = {"folds": "cv", "blocks": "block", "groups": "group", "out": "report"}
@@ -22,53 +23,36 @@ OPTION_OF_ARGUMENT = {"folds": "cv", "blocks": "block", "groups": "group", "out"
 class MiOptions:
     """Estimate the mutual information of x and y, with a lower limit, a ceiling and warnings."""
 
-    # One table, or two whose rows are partners by position (x, then y); `sample` is a small
-    # table to try.
     files: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE ...")] = ()
-    x: Annotated[str | None, tyro.conf.arg(metavar="COLUMNS")] = None  # Columns of x.
-    # Columns of y. By default all others that hold numbers.
+    x: Annotated[str | None, tyro.conf.arg(metavar="COLUMNS")] = None
     y: Annotated[str | None, tyro.conf.arg(metavar="COLUMNS")] = None
-    method: str = "auto"  # auto, flatnce, infonce, flo, dv, nwj, smile, ksg, cca ...
-    critic: str = "auto"  # auto, gaussian, dot, cosine or joint.
-    # Folds, 3 or more: each is evaluated by a critic of the others. 1 evaluates a quarter of
-    # the rows.
+    method: str = "auto"
+    critic: str = "auto"
     cv: Annotated[int, tyro.conf.arg(metavar="FOLDS")] = 1
-    # What is done to columns first, fitted on the training part.
     transform: Literal["copula", "standard", "none"] = "copula"
-    # What columns hold, if not what they look like: site=category,wind=circular:360 ...
     kind: tyro.conf.UseAppendAction[
         Annotated[tuple[str, ...], tyro.conf.arg(metavar="COLUMN=KIND")]
     ] = ()
-    # A column whose equal values keep rows together in a split.
     group: Annotated[str | None, tyro.conf.arg(metavar="COLUMN")] = None
-    # Keep rows in time order together in blocks of this many rows; auto: by their memory.
     block: Annotated[int | Literal["auto"] | None, tyro.conf.arg(metavar="ROWS")] = None
-    # Rows are independent, though successive ones are alike: certify a limit all the same.
     independent: bool = False
-    # Use a random subset of this many rows.
     rows: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
-    no_header: bool = False  # The first line of text holds numbers, not names.
-    seed: int = 0  # Seed of all random choices.
-    device: str = "auto"  # auto, cpu, cuda or cuda:1.
-    permutations: int = 1999  # Shuffles behind the p-value.
-    # Rows per training step. Chosen by default.
+    no_header: bool = False
+    seed: int = 0
+    device: str = "auto"
+    permutations: int = 1999
     batch_size: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
-    # Maximum number of training steps. Chosen by default.
     steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
-    # Learning rate. Chosen by default.
     rate: Annotated[float | None, tyro.conf.arg(metavar="STEP")] = None
-    bits: bool = False  # Show results in bits instead of nats.
-    # Write an offline page, mi.html or the name that follows. It must be a new one.
+    bits: bool = False
     report: Annotated[str | None, tyro.conf.arg(metavar="PATH")] = None
-    replace: bool = False  # Replace an earlier page of that name.
-    # Compare methods, separated by commas, in one table.
+    replace: bool = False
     compare: Annotated[str | None, tyro.conf.arg(metavar="METHODS")] = None
-    rank: bool = False  # Rank the columns of x by what each says about y.
-    pairwise: bool = False  # Every column of the table against every other.
-    # Pair x with y so many rows later: -10..10, or 0,1,7.
+    rank: bool = False
+    pairwise: bool = False
     lags: Annotated[str | None, tyro.conf.arg(metavar="ROWS")] = None
-    list_columns: bool = False  # List the columns of a file, and stop.
-    json: bool = False  # Print JSON and nothing else.
+    list_columns: bool = False
+    json: bool = False
 
     def reading(self) -> dict[str, Any]:
         """How files are read."""
@@ -84,6 +68,10 @@ class MiOptions:
         given = {name: getattr(self, name) for name in (*names, "batch_size", "steps", "rate")}
         given["folds"] = self.cv
         return {name: value for name, value in given.items() if value is not None}
+
+
+_HELP = "\n".join(f"    {k}: {text}" for k, text in read_toml(__file__, "options.toml").items())
+MiOptions.__doc__ = f"{MiOptions.__doc__}\n\nArguments:\n{_HELP}"
 
 
 def run(arguments: list[str]) -> int:

@@ -553,9 +553,8 @@ def estimate_each(
     """
     if groups is not None and len(groups) != len(pairs):
         raise ValueError(f"groups labels {len(groups)} of {len(pairs)} data sets; label each")
-    jobs: list[EstimationJob] = []
-    for number, (x, y) in enumerate(pairs):
-        own = None if groups is None else groups[number]
-        jobs.append(prepare(x, y, EstimationOptions(**choices), own))
+    labels = [None] * len(pairs) if groups is None else groups
+    each = zip(pairs, labels, strict=True)
+    jobs = [prepare(*pair, EstimationOptions(**choices), own) for pair, own in each]
     train(jobs, progress)
     return [job.finish() for job in jobs]

@@ -134,8 +134,7 @@ def _best_floor(values: Float[Tensor, " n"]) -> float:
     floor = 0.1
     for _ in range(100):
         useless = torch.sigmoid(math.log(floor) - math.log1p(-floor) - values)
-        floor = (float(useless.sum()) + 1) / (len(values) + 1)
-        floor = min(floor, 0.999)
+        floor = min((float(useless.sum()) + 1) / (len(values) + 1), 0.999)
     return floor
 
 

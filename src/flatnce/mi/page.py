@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from flatnce.messages import counted
 from flatnce.mi.result import Estimate, limit_text, number_text, split_in_words, unit_factor
 from flatnce.mi.studies import Pairwise, Study
 from flatnce.report.charts import COLOURS, Axis, Chart, Line, Reference, line_chart
@@ -60,8 +61,7 @@ def _about(data: Mapping[str, Any]) -> list[str]:
         more = f" and {len(columns) - MOST_NAMES:,} more" if len(columns) > MOST_NAMES else ""
         if columns:
             listed = ", ".join(columns[:MOST_NAMES])
-            count = f"{len(columns)} columns" if len(columns) > 1 else "1 column"
-            said.append(f"{count} of {side}: {listed}{more}.")
+            said.append(f"{counted(len(columns), 'column')} of {side}: {listed}{more}.")
     return [*said, *([data["kinds"]] if "kinds" in data else []), *data.get("notes", ())]
 
 

@@ -322,10 +322,8 @@ def split_in_words(split: Mapping[str, int]) -> str:
         return f"{split['folds']} folds, each evaluated by a critic that other folds trained"
     if "train" not in split:
         return "all of them used"
-    said = (
-        "{train} trained the critic, {validation} stopped and calibrated it, {test} were evaluated"
-    )
-    return said.format(**split)
+    first = f"{split['train']} trained the critic, {split['validation']} stopped and calibrated it"
+    return f"{first}, {split['test']} were evaluated"
 
 
 # Warnings: their texts are in flags.toml.
@@ -371,10 +369,8 @@ def training_flags(
 ) -> Iterator[Flag]:
     """Yield warnings about training; ``train`` and ``test`` are InfoNCE on as many rows each."""
     if train - test > 0.5:
-        remedy = (
-            "fewer columns" if len(critics) > 1 else "cross-fitting (folds=5) or fewer columns"
-        )
-        yield flag("overfit", {"train": train, "test": test}, remedy=remedy)
+        remedy = "" if len(critics) > 1 else "cross-fitting (folds=5) or "
+        yield flag("overfit", {"train": train, "test": test}, remedy=f"{remedy}fewer columns")
     off = [critic.scale for critic in critics if not 0.5 <= critic.scale <= 2]
     # A critic that finds nothing is rightly scaled down to nothing.
     if off and infonce.nats > 3 * infonce.standard_error:
