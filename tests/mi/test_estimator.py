@@ -304,6 +304,7 @@ CHOICES = {
     "rate": ({"rate": 0.0}, "rate=0.0 must be a positive"),
     "scale": ({"scale": -1.0}, "scale=-1.0 must be a positive"),
     "device": ({"device": "abacus"}, "device='abacus' is not available"),
+    "no gpu": ({"device": "cuda:99"}, "no CUDA device of that number was found: leave it out"),
     "gaussian flo": ({"method": "flo", "critic": "gaussian"}, "critic='gaussian' has no u"),
     "no critic": ({"critic": lambda: 3}, "critic is a int; wrap your modules"),
     "no u": (
@@ -327,3 +328,12 @@ def test_images_without_a_critic_are_refused_with_the_way_out():
         mi.estimate(x, y)
     with pytest.raises(ValueError, match="method='ksg' takes tables"):
         mi.estimate(x, y, method="ksg")
+
+
+def test_a_machine_without_a_gpu_is_not_advised_to_use_one(monkeypatch):
+    def refuse(*_, device):
+        raise RuntimeError("no driver")
+
+    monkeypatch.setattr(torch, "empty", refuse)
+    with pytest.raises(ValueError, match=r"no CUDA device was found: leave it out, or use cpu$"):
+        mi.estimate([1.0] * 60, [2.0] * 60, device="cuda")

@@ -90,8 +90,11 @@ class EstimationOptions:
             device = torch.device(self.device)
             torch.empty(0, device=device)
         except (RuntimeError, AssertionError) as error:
-            problem = f"device={self.device!r} is not available here"
-            raise ValueError(f"{problem}; choose auto, cpu or cuda") from error
+            problem = "is not available; choose auto, cpu or cuda"
+            if self.device.startswith("cuda"):
+                which = "device of that number" if ":" in self.device else "device"
+                problem = f"is not available; no CUDA {which} was found: leave it out, or use cpu"
+            raise ValueError(f"device={self.device!r} {problem}") from error
         return device
 
     def fit_settings(self, train_rows: int) -> fitting.FitSettings:
