@@ -262,7 +262,8 @@ def test_studies_have_pages_with_pictures(data, capsys, monkeypatch):
     assert max(map(len, shown.splitlines())) <= 80
     assert main(["mi", "data.csv", "--pairwise", "--report", "pairs.html", "--json", *TINY]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert len(said["result"]["rows"]) == 6 and said["page"] == "pairs.html"
+    assert len(said["rows"]) == 6 and said["unit"] == "nats" and said["page"] == "pairs.html"
+    assert {"data", "environment"} <= set(said)  # as beside a single estimate
     lags = ["--x", "emb_0", "--y", "emb_1", "--lags", "-1..1", "--report", "lags.html"]
     assert main(["mi", "data.csv", *lags, "--block", "5", *TINY]) == 0
     for page in ("rank.html", "pairs.html", "lags.html"):

@@ -194,9 +194,8 @@ def _print(found: Any, options: MiOptions, data: dict[str, Any]) -> None:
     estimate, unit = hasattr(found, "summary"), "bits" if options.bits else "nats"
     where = environment([options.seed], found.settings.get("device") if estimate else None)
     if options.json:
-        numbers = found.plain(unit)
-        whole = numbers if estimate else {"result": numbers}
-        print_json(plain({**whole, "page": options.report, "data": data, "environment": where}))
+        about = {"page": options.report, "data": data, "environment": where}
+        print_json(plain({**found.plain(unit), **about}))
     else:
         text = found.summary(unit) if estimate else found.table(unit)
         say("\n".join([as_typed(text), "", data["kinds"], *data["notes"]]))
