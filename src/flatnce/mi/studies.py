@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, compress
 from typing import Any
 
 import numpy as np
@@ -228,13 +228,21 @@ def score_func(x: Any, y: Any, **choices: Any) -> tuple[Table, Table]:
         choices: As of :func:`pairwise`; fix them with ``functools.partial``.
 
     Returns:
-        Best estimates in nats, the largest float if unresolved, and p-values without correction.
+        Best estimates in nats, the largest float if unresolved, and p-values without correction;
+        0 and 1 of a feature with one value only.
     """
     labels = np.asarray(y)
     if labels.dtype.kind not in "fiub":  # words
         labels = np.unique(labels, return_inverse=True)[1]
-    found = [_record(each) for each in rank(x, labels, **choices).estimates.values()]
-    scores, p_values = np.array([(row["estimate"], row["p_value"]) for row in found]).T
+    values = numbers_of(x, "x")
+    varies = np.array([len(np.unique(one[~np.isnan(one)])) != 1 for one in values.T])
+    scores, p_values = np.zeros(len(varies)), np.ones(len(varies))
+    if varies.any():
+        names = choices.pop("columns", None) or columns_of(x, "x", len(varies))
+        study = rank(values[:, varies], labels, [*compress(names, varies)], **choices)
+        found = [_record(each) for each in study.estimates.values()]
+        scores[varies] = [row["estimate"] for row in found]
+        p_values[varies] = [row["p_value"] for row in found]
     return np.nan_to_num(scores, posinf=np.finfo(float).max), p_values  # percentiles of inf fail
 
 
@@ -286,8 +294,12 @@ def _columns(table: Any, argument: str, columns: Sequence[str] | None = None) ->
         found = {name: values[:, [k]] for k, name in enumerate(names)}
     for name, part in found.items():
         known = part[~np.isnan(part).any(axis=1)]
-        if len(known) < FEWEST_ROWS or np.isinf(known).any() or (known == known[0]).all():
-            problem = f"infinite values, fewer than {FEWEST_ROWS} values or one value only"
+        causes = {
+            "infinite values": np.isinf(known).any(),
+            f"fewer than {FEWEST_ROWS} values ({len(known)})": len(known) < FEWEST_ROWS,
+            "one value only": (known == known[:1]).all(),
+        }
+        for problem in (words for words, holds in causes.items() if holds):
             raise ValueError(f"{argument} holds {problem} in {name}; leave the column out")
     return found
 
