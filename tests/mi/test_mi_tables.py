@@ -644,3 +644,7 @@ def test_a_column_of_words_on_both_sides_is_named_as_in_the_file(tmp_path):
     pd.DataFrame(words.T, columns=["a", "b"]).to_csv(tmp_path / "w.csv", index=False)
     tables = read_tables([tmp_path / "w.csv"], x="a", y="b")
     assert clean(tables.x, tables.y).shared == ()
+    encoded = encode(pd.DataFrame(words.T, columns=["a", "b"]))
+    sides = [encoded[[name for name in encoded if name[0] == side]] for side in "ab"]
+    assert clean(*sides).shared == ()
+    assert clean(sides[0], sides[0].rename(columns=str.upper)).shared != ()

@@ -99,7 +99,19 @@ def encode(table: pd.DataFrame, kinds: Mapping[str, str] | None = None) -> pd.Da
     """
     numbered = table.set_axis(range(table.shape[1]), axis=1).reset_index(drop=True)
     parts = encode_each(numbered, [str(name) for name in table], kinds or {}, {})
-    return pd.concat(parts.values(), axis=1).set_axis(table.index)
+    return side_by_side(parts).set_axis(table.index)
+
+
+def side_by_side(parts: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Columns in one array, so that reading the table as an array is no further copy.
+
+    ``attrs`` says which given column each was made of: two rare words may be equal by chance.
+    """
+    names = [column for part in parts.values() for column in part]
+    values = np.concatenate([part.to_numpy().T for part in parts.values()])
+    table = pd.DataFrame(values.T, columns=names, copy=False)
+    table.attrs["given"] = {column: name for name, part in parts.items() for column in part}
+    return table
 
 
 def encode_each(

@@ -22,6 +22,7 @@ from flatnce.environment import available_memory
 from flatnce.extras import require_extra
 from flatnce.files import open_plain
 from flatnce.messages import check_at_least, check_choice, did_you_mean, format_bytes
+from flatnce.mi import encoding
 from flatnce.mi.encoding import ENCODED, KINDS, MISSING, NUMERIC, encode_each, kind_of, unfit
 from flatnce.toml_files import read_toml
 
@@ -56,21 +57,12 @@ class Tables:
     @cached_property
     def x(self) -> pd.DataFrame:
         """All columns of x side by side."""
-        return _side_by_side(self.parts[0])
+        return encoding.side_by_side(self.parts[0])
 
     @cached_property
     def y(self) -> pd.DataFrame:
         """The partners of x, row by row."""
-        return _side_by_side(self.parts[1])
-
-
-def _side_by_side(parts: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Columns in one array, so that reading the table as an array is no further copy."""
-    names = [column for part in parts.values() for column in part]
-    values = np.concatenate([part.to_numpy().T for part in parts.values()])
-    table = pd.DataFrame(values.T, columns=names, copy=False)
-    table.attrs["given"] = {column: name for name, part in parts.items() for column in part}
-    return table
+        return encoding.side_by_side(self.parts[1])
 
 
 @dataclass(eq=False)
