@@ -24,8 +24,8 @@ parser.add_argument("--root", help="data sets (default: $FLATNCE_DATA, else ~/.c
 parser.add_argument("--backbone", default="resnet18")
 parser.add_argument("--batch-size", type=int, default=32)
 parser.add_argument("--epochs", type=int, default=20)
-parser.add_argument("--ess", type=float, default=0.3, help="effective sample size to hold")
-parser.add_argument("--rate", type=float, default=0.12, help="learning rate at batch 256")
+parser.add_argument("--ess", type=float, default=0.075, help="effective sample size to hold")
+parser.add_argument("--rate", type=float, default=0.24, help="learning rate at batch 256")
 parser.add_argument("--seed", type=int, default=0)
 parser.add_argument("--out", default=None, help="file for the backbone's weights")
 

@@ -65,13 +65,16 @@ def test_the_controller_settles_at_one_temperature_for_gaussian_scores(gaussian,
         assert population_ess(temperature) == pytest.approx(TARGET, abs=0.02)
 
 
-@pytest.mark.parametrize("target, holds", [(0.1, True), (0.03, False)])
-def test_the_smallest_target_that_holds_at_16_images(target, holds):
+@pytest.mark.parametrize(
+    "target, batch, holds",
+    [(0.1, 16, True), (0.075, 32, True), (0.03, 16, False)],
+)
+def test_the_smallest_target_that_holds_at_a_batch_size(target, batch, holds):
     """As the page on the effective sample size says; the controller starts where it should end."""
     start, generator = SD / math.sqrt(-math.log(target)), torch.Generator().manual_seed(0)
     source, betas = TemperatureSource(EssController(target, temperature_at_start=start)), []
     for _ in range(1000):
-        source.advance(contrast_at(source.beta, scores_of(16, 32, generator)))
+        source.advance(contrast_at(source.beta, scores_of(batch, 2 * batch, generator)))
         betas.append(float(source.beta))
     assert (population_ess(settled(betas)) > 0.9 * target) == holds
 

@@ -65,6 +65,23 @@ def test_the_words_on_targets_and_losses_are_of_the_records(study):
     assert f"at 128 ({ours:.2f}, one seed)" in which
 
 
+def test_presets_are_what_the_study_chose_for_flatnce(study):
+    from choices import rate_at
+
+    from flatnce.pretrain import preset
+
+    records, table = study
+    found = list(records.read_all(STUDY / "records").values())
+    optimizer = preset("cifar10").optimizer
+    assert optimizer.scaling == "linear"
+    for batch in (32, 512):
+        assert optimizer.rate * batch / optimizer.base_batch == rate_at(batch, "flatnce", found)
+    small = preset("small-batch")
+    assert small.run.batch_size == 32
+    assert small.loss.ess == table.target_of(table.best(table.targets(found, "flatnce")))
+    assert small.optimizer == optimizer
+
+
 def test_the_row_of_the_readme_gives_what_speaks_against_it(study):
     from hypotheses import accuracies
 
