@@ -52,3 +52,8 @@ def test_the_interval_is_wilsons(right, total):
 def test_scores_that_are_not_numbers_are_refused():
     with pytest.raises(ValueError, match="scores holds NaN"):
         measure(torch.full((2, 3), math.nan), torch.zeros(2).long())
+
+
+def test_rows_without_a_label_are_refused():
+    with pytest.raises(ValueError, match="labels holds -1"):
+        measure(torch.rand(2, 3), torch.tensor([0, -1]))

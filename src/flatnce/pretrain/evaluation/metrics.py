@@ -42,6 +42,8 @@ def hits(
     """Whether a row's class is in the top k: of equals the lower is first; -inf never counts."""
     if bool(scores.isnan().any()):
         raise ValueError("scores holds NaN: the classifier has diverged; lower its learning rate")
+    if bool((labels < 0).any()):
+        raise ValueError("labels holds -1, rows without a label: leave them out")
     own = scores.gather(1, labels[:, None])
     lower = torch.arange(scores.shape[1], device=scores.device) < labels[:, None]
     before = ((scores > own) | ((scores == own) & lower)).sum(dim=1)

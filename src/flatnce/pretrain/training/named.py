@@ -125,16 +125,19 @@ def _finish(outcome: loop.Outcome, evaluate: Sequence[str] | None, quiet: bool) 
 
 
 def finish_run(outcome: loop.Outcome, protocols: Sequence[str] | None) -> Exception | None:
-    """Evaluate a finished run if it has labels; return why that did not finish, if so.
+    """Evaluate a finished run; return why that did not finish, if so.
 
     Without ``protocols`` a run whose last step is evaluated already is not evaluated again.
+    Without labels only ``mi`` is measured.
     """
     failure, run = None, read_run(outcome.directory)
     results = run.results or {}
     if protocols is None:
         done = _of_step(results, outcome.step)
         protocols = () if done else run.environment.get("evaluate", USUAL)
-    if protocols and results.get("labelled", True):
+    if protocols and not results.get("labelled", True):
+        protocols = [name for name in expand(protocols) if name == "mi"]
+    if protocols:
         try:
             device = read_config(outcome.directory).run.device
             evaluate_run(outcome.directory, protocols, device=device)
