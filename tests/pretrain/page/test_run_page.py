@@ -260,3 +260,13 @@ def test_many_measurements_are_thinned_and_the_ends_stay(tmp_path, monkeypatch, 
     assert len(figure.chart.data[0].x) == len(figure.table.rows) == 120
     ends = f"from {train_line(1)['loss']:.3g} to {train_line(1000)['loss']:.3g}"
     assert ends in figure.chart.description
+
+
+def test_a_finished_run_whose_log_lost_its_end_says_so(tmp_path):
+    whole = whole_run(tmp_path / "whole")
+    assert "metrics.jsonl is missing" not in text_of(whole)
+    cut = whole_run(tmp_path / "cut", steps=range(10, 301, 10))
+    with (cut / "metrics.jsonl").open("a", encoding="utf-8") as log:
+        log.write('{"kind": "train", "st')
+    said = "The log ends at step 300 and the run at step 400: a part of metrics.jsonl is missing"
+    assert said in text_of(cut)

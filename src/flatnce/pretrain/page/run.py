@@ -210,7 +210,11 @@ def _about(run: Run, settings: Mapping[str, Any]) -> str:
         what += f", with {train['negatives']:,.0f} negatives per sample"
     epochs = settings.get("epochs", "?")
     what += f", for {epochs} {'epoch' if epochs == 1 else 'epochs'}."
-    return f"{what} The run has finished." if run.finished else what
+    if not run.finished:
+        return what
+    ended, step = train.get("step", 0), (run.results or {})["step"]
+    cut = TEXT["log_cut"].format(ended=ended, step=step) if ended < step else ""
+    return f"{what} The run has finished. {cut}".rstrip()
 
 
 def _progress(run: Run, settings: Mapping[str, Any]) -> Progress | None:
