@@ -9,7 +9,7 @@ import pytest
 from flatnce.cli import main
 from flatnce.pretrain.commands.runs import show_runs
 from flatnce.pretrain.runs.listing import known_values, summary_of
-from flatnce.pretrain.runs.log import add_evaluation
+from flatnce.pretrain.runs.log import RunLog, add_evaluation
 from made_runs import EVALUATION, write_pairs, write_run
 
 
@@ -126,6 +126,11 @@ def test_one_run_is_shown_whole(runs, capsys):
     found = json.loads(printed(capsys, "first", "--json"))
     assert found["results"]["step"] == 400 and found["settings"]["objective"] == "flatnce"
     assert found["bytes"] > 1000
+
+
+def test_a_run_of_another_command_is_shown_without_commands_for_training_runs(runs, capsys):
+    RunLog(runs / "demo", kind="demo", config={"seeds": 1})
+    assert "stopped" in (shown := printed(capsys, "demo")) and "next:" not in shown
 
 
 def test_a_run_that_failed_says_why(runs, capsys):

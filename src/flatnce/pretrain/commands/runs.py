@@ -169,7 +169,8 @@ def _show(directory: Path, as_json: bool) -> int:
     if diverged:
         say(AGAIN)
     then = "resume" if row["state"] in ("stopped", "failed") and not diverged else "report"
-    say(f"next: flatnce {then} {name}    flatnce doctor {name}")
+    if found.kind == "train":
+        say(f"next: flatnce {then} {name}    flatnce doctor {name}")
     return 0
 
 
