@@ -32,7 +32,6 @@ __all__ = [
     "find_run",
     "find_sweep",
     "is_several",
-    "lock_beside",
     "new_folder",
     "named_runs",
     "place_of",

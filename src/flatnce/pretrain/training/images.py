@@ -27,11 +27,8 @@ from flatnce.pretrain.training.config import DataConfig, TrainConfig
 from flatnce.pretrain.training.learner import side_of
 
 __all__ = [
-    "Images",
     "has_own_test",
     "load_images",
-    "normalisation",
-    "open_images",
     "own_functions",
     "shared_images",
     "views_of",
