@@ -46,17 +46,6 @@ def leaves(kind: type) -> dict[str, Any]:
     return found
 
 
-def form_of(kind: type) -> tuple[Any, ...]:
-    """How tyro writes the options: without the names of sections, each switch in one form.
-
-    Where a preset may set a switch either way, it has both forms.
-    """
-    import tyro
-
-    one_form = () if "preset" in leaves(kind) else (tyro.conf.FlagCreatePairsOff,)
-    return (tyro.conf.OmitArgPrefixes, *one_form)
-
-
 def own_arguments(
     kind: type, arguments: Sequence[str], renamed: Mapping[str, str] | None = None
 ) -> list[str]:
@@ -101,7 +90,10 @@ def parse_options(
     line = own_arguments(kind, arguments, renamed)
     line = ["--help" if one == "--help-all" else one for one in line]
     given: dict[str, Any] = {} if default is None else {"default": default}
-    given |= {"prog": f"flatnce {command}", "args": line, "config": form_of(kind)}
+    # Without the names of sections; a switch has two forms only where a preset may set it.
+    one_form = () if "preset" in leaves(kind) else (tyro.conf.FlagCreatePairsOff,)
+    form = (tyro.conf.OmitArgPrefixes, *one_form)
+    given |= {"prog": f"flatnce {command}", "args": line, "config": form}
     given["description"] = (inspect.getdoc(kind) or "").partition("Arguments:")[0].strip()
     helps = bool({"-h", "--help"} & set(line))
     # tyro draws lines as the encoding allows.

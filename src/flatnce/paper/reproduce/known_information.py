@@ -291,16 +291,6 @@ def _spreads(norms: list[Tensor], alive: Bool[Tensor, " s"]) -> Values:
     return [float(ratio) if lives else None for ratio, lives in zip(ratios, alive, strict=True)]
 
 
-def unstable_words(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Which rows of a table have unstable runs."""
-    named = [
-        "{objective}, {critic} critic, {nats:g} nats".format(**row["variables"])
-        for row in rows
-        if row["measures"].get(UNSTABLE, {}).get("mean")
-    ]
-    return {"Unstable": ("; ".join(named) or "none") + "."}
-
-
 # The table of an experiment: bias, variance, stability and cost of every variant.
 
 LARGE_SAMPLE = 200_000
@@ -321,7 +311,13 @@ def compare_variants(runs: Runs) -> Findings:
     heading = runs.experiment.heading("trained", **asdict(size))
     x, categories = axis("true information"), [f"{nats:g} nats" for nats in size.nats]
     charts = chart("bars", heading, x, axis("nats"), bars, categories=categories)
-    return Findings(rows, charts, unstable_words(rows), printed_words(variants))
+    unstable = [
+        "{objective}, {critic} critic, {nats:g} nats".format(**row["variables"])
+        for row in rows
+        if row["measures"].get(UNSTABLE, {}).get("mean")
+    ]
+    words = {"Unstable": ("; ".join(unstable) or "none") + "."}
+    return Findings(rows, charts, words, printed_words(variants))
 
 
 def _rows(variant: Variant, size: Size) -> Iterator[dict[str, Any]]:

@@ -138,15 +138,12 @@ def find(name: str, argument: str = "name") -> Entry:
     )
 
 
-def _layout(table: dict[str, Any]) -> Layout:
-    downloads = tuple(Download(**item) for item in table.get("downloads", ()))
-    return Layout(table["folder"], table["files"], downloads)
-
-
 def _entry(name: str, layouts: Sequence[Any] = (), **table: Any) -> Entry:
     for key in {"mean", "std"} & table.keys():
         table[key] = tuple(table[key])
-    return Entry(name, layouts=tuple(map(_layout, layouts)), **table)
+    for one in layouts:
+        one["downloads"] = tuple(Download(**item) for item in one.get("downloads", ()))
+    return Entry(name, layouts=tuple(Layout(**one) for one in layouts), **table)
 
 
 CATALOG: dict[str, Entry] = read_entries(__file__, "catalog.toml", _entry)

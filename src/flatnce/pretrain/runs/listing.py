@@ -72,13 +72,17 @@ def _read_summary(directory: Path) -> Summary:
         scores[protocol_name(one) + more] = score
     last = directory / (RESULTS if done else METRICS)
     written = (last if last.exists() else directory).stat().st_mtime
+    state = "done" if done else "failed" if FAILURE in lines else "stopped"
+    # A sweep holds the lock of each of its runs while it trains them.
+    if not done and any(map(is_locked, (lock_beside(directory), directory / TRAINING))):
+        state = "running"
     verdict = results.get("verdict") or lines.get("verdict", {}).get("verdict") or ""
     return {
         "kind": kind,
         **{key: settings.get(key) for key in ("data", "objective", "batch_size", "seed")},
         "epoch": settings.get("epochs") if done else trained.get("epoch", 0.0),
         "epochs": settings.get("epochs"),
-        "state": "done" if done else _unfinished(directory, FAILURE in lines),
+        "state": state,
         "failure": lines.get(FAILURE, {}).get("message"),
         "knn": watched.get("knn"),
         "linear": scores.get("linear"),
@@ -108,13 +112,6 @@ def last_lines(path: Path) -> dict[str, dict[str, Any]]:
                 if kind and line.endswith(b"}") and kind[1].decode() not in found:
                     found[kind[1].decode()] = read_line(line)
     return found
-
-
-def _unfinished(directory: Path, failed: bool) -> str:
-    # A sweep holds the lock of each of its runs while it trains them.
-    if is_locked(lock_beside(directory)) or is_locked(directory / TRAINING):
-        return "running"
-    return "failed" if failed else "stopped"
 
 
 def chosen(runs: Sequence[Summary], conditions: Sequence[str] = ()) -> list[Summary]:
