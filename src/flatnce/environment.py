@@ -6,7 +6,7 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, is_dataclass
 from importlib import metadata
@@ -23,6 +23,9 @@ def environment(seeds: Iterable[int] = (), device: str | None = None) -> dict[st
     (``cpu``, ``cuda:1``); by default the first GPU where there is one.
     """
     torch = sys.modules.get("torch")
+    program = Path(*sys.argv[:1]).name or "python"  # by its name only
+    # `python -m flatnce` arrives as the path of __main__.py.
+    start = ["python", "-m", "flatnce"] if program == "__main__.py" else [program]
     found: dict[str, Any] = {
         "flatnce": installed_version("flatnce"),
         "commit": _commit(),
@@ -37,7 +40,7 @@ def environment(seeds: Iterable[int] = (), device: str | None = None) -> dict[st
         "processes": int(os.environ.get("WORLD_SIZE", "1")),
         "launch": os.environ.get("TORCHELASTIC_RUN_ID"),
         "seeds": list(seeds),
-        "command": _command(sys.argv),
+        "command": [*start, *sys.argv[1:]],
     }
     if torch is not None and torch.cuda.is_available() and device != "cpu":
         found["device"] = torch.cuda.get_device_name(device)
@@ -106,14 +109,6 @@ def _processor() -> str:
         lines = []
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(named, "") or platform.processor() or platform.machine()
-
-
-def _command(argv: Sequence[str]) -> list[str]:
-    """The command as typed, the program by its name only."""
-    program = Path(argv[0]).name if argv and argv[0] else "python"
-    # `python -m flatnce` arrives as the path of __main__.py.
-    start = ["python", "-m", "flatnce"] if program == "__main__.py" else [program]
-    return [*start, *argv[1:]]
 
 
 CONTAINER = "/sys/fs/cgroup"

@@ -130,15 +130,19 @@ def doctor(
     wide = torch.promote_types(one.dtype, torch.float32)
     norms = [torch.linalg.vector_norm(z.to(wide), dim=1) for z in (one, two)]
     usable = (norms[0] * norms[1] > 0) & norms[0].isfinite() & norms[1].isfinite()
-    found = _broken(one, two, usable)
-    n = int(usable.sum())
+    n, found = int(usable.sum()), []
+    if count := len(usable) - n:
+        lost = int((~(one.isfinite() & two.isfinite()).all(dim=1)).sum())
+        kinds: dict[str, Any] = {"count": count, "not_finite": lost, "others": count - lost}
+        found.append(finding("broken rows", samples=len(usable), **kinds))
     if n < 2:
         return Diagnosis(subject, tuple(found), {"samples": n}, judged=False)
     known = float(temperature or DEFAULT_TEMPERATURE), min(batch_size or n, n)
     whole = Case(one, two, same, classes, *known, layout, objective)
     case = replace(whole.of(usable.nonzero()[:, 0]), batch_size=known[1])
-    if batch_size is None:
-        case = _drawn(case)
+    if batch_size is None and n > MOST_TOGETHER:  # the same ones every time
+        order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
+        case = case.of(order[:MOST_TOGETHER].sort().values.to(case.z1.device))
     numbers: dict[str, Any] = {"samples": n, "width": one.shape[1]}
     found += _on_batches(case, numbers)
     found += _on_neighbours(case, numbers, {one.kind for one in found})
@@ -243,25 +247,7 @@ def _integers(name: str, given: Any, z1: Tensor) -> Tensor:
     return values.to(z1.device).long()
 
 
-def _broken(z1: Tensor, z2: Tensor, usable: Tensor) -> list[Finding]:
-    if usable.all():
-        return []
-    lost = int((~(z1.isfinite() & z2.isfinite()).all(dim=1)).sum())
-    count = int((~usable).sum())
-    numbers: dict[str, Any] = {"count": count, "not_finite": lost, "others": count - lost}
-    return [finding("broken rows", samples=len(usable), **numbers)]
-
-
 # --- Batches: the numbers of a Monitor, and a better temperature ---------------------------------
-
-
-def _drawn(case: Case) -> Case:
-    """At most :data:`MOST_TOGETHER` samples, as one batch; the same ones every time."""
-    n = len(case.z1)
-    if n <= MOST_TOGETHER:
-        return case
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
-    return case.of(order[:MOST_TOGETHER].sort().values.to(case.z1.device))
 
 
 def _spread(n: int, most: int, device: torch.device) -> Tensor:
@@ -273,8 +259,11 @@ def _on_batches(case: Case, numbers: dict[str, Any]) -> list[Finding]:
     """Findings on the row statistics, as a Monitor takes them."""
     record = record_of(case, case.temperature)
     numbers |= record
-    numbers["temperature_for_good_ess"] = better = _better_temperature(case)
-    idle = None
+    # The temperature of a good ESS holds for any batch size.
+    pairs = case.of(_spread(len(case.z1), MOST_SEARCHED, case.z1.device)).pairs(slice(None))
+    enough = float(contrast_of(pairs, 1.0).count.max()) >= 2
+    better = float(temperature_for_ess(pairs, GOOD_ESS)) if enough else None
+    numbers["temperature_for_good_ess"], idle = better, None
     wrong = {"peaked", "uniform"} & {verdict.kind for verdict in verdicts_on([record])}
     if better is not None and wrong:
         # A wrong temperature hides whether anything was learned; a better one shows it.
@@ -308,14 +297,6 @@ def record_of(case: Case, temperature: float) -> dict[str, Any]:
     record: dict[str, Any] = monitor.compute(step=0)
     del record["steps"]  # these embeddings are all the evidence there will be
     return record | _geometry(case)
-
-
-def _better_temperature(case: Case) -> float | None:
-    """The temperature of a good ESS, for any batch size; None where negatives are too few."""
-    pairs = case.of(_spread(len(case.z1), MOST_SEARCHED, case.z1.device)).pairs(slice(None))
-    if float(contrast_of(pairs, 1.0).count.max()) < 2:
-        return None
-    return float(temperature_for_ess(pairs, GOOD_ESS))
 
 
 def _geometry(case: Case) -> dict[str, float]:

@@ -51,7 +51,12 @@ def run(arguments: list[str]) -> int:
     """Run the command and return the exit code."""
     options = parse_options(ReproduceOptions, "reproduce", arguments, renamed={"seed": "seeds"})
     if options.list:
-        return _list(options.json)
+        rows = [{"name": e.name, "paper": e.paper, "title": e.title} for e in EXPERIMENTS.values()]
+        if options.json:
+            print_json(rows)
+        else:
+            print("\n".join(word_lines([list(row.values()) for row in rows])))
+        return 0
     if options.name is None:
         raise ValueError(
             "name an experiment: `flatnce reproduce fig-mi`; --list shows all of them"
@@ -106,12 +111,3 @@ def _show(results: Mapping[str, Any]) -> None:
     if results["runs"] or results["trains_itself"]:
         shows = capitalised(results["scale_shows"])
         console.print(f"\n[bold]Scale {results['scale']}.[/bold] {shows}.")
-
-
-def _list(as_json: bool) -> int:
-    rows = [{"name": e.name, "paper": e.paper, "title": e.title} for e in EXPERIMENTS.values()]
-    if as_json:
-        print_json(rows)
-    else:
-        print("\n".join(word_lines([list(row.values()) for row in rows])))
-    return 0

@@ -198,7 +198,13 @@ def _base_config(experiment: Experiment, setting: Setting) -> TrainConfig:
     settings = dict(CONTENT["bases"][base][setting.scale])
     config = preset(settings.pop("preset"))
     if base == "imagenet":
-        settings["data"] = _imagenet_folder(setting.imagenet)
+        if (folder := setting.imagenet) is None:
+            raise ValueError(
+                "scale='paper' of this experiment pretrains on ImageNet; name its folder, which "
+                "holds train and val with one folder per class: --imagenet PATH"
+            )
+        # A path contains a slash; a name without one would be looked up in the catalogue.
+        settings["data"] = folder if is_path(folder) else f"./{folder}"
     if experiment.every_checkpoint:
         settings["keep"] = None
     for name, value in experiment.settings.items():
@@ -215,16 +221,6 @@ def _check_sets(experiment: Experiment, setting: Setting, config: TrainConfig) -
             f"none of the sets to transfer to is on disk: {', '.join(sets)}; fetch one with "
             f"`flatnce data {sets[0]}`"
         )
-
-
-def _imagenet_folder(folder: str | None) -> str:
-    if folder is None:
-        raise ValueError(
-            "scale='paper' of this experiment pretrains on ImageNet; name its folder, which holds "
-            "train and val with one folder per class: --imagenet PATH"
-        )
-    # A path contains a slash; a name without one would be looked up in the catalogue.
-    return folder if is_path(folder) else f"./{folder}"
 
 
 def amount_of_work(plan: Sequence[TrainingRun]) -> str:

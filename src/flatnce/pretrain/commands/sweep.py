@@ -5,7 +5,7 @@ import math
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
@@ -248,24 +248,19 @@ def grid_configs(
         if len(values) > 1
     }
     found: dict[str, TrainConfig] = {}
-    for config in _combined(base, typed):
+    for combination in itertools.product(*typed.values()):
+        changes = dict(zip(typed, combination, strict=True))
+        try:
+            config = base.override(**changes)
+        except ValueError as error:
+            said = " ".join(f"{option_of(leaf)} {value}" for leaf, value in changes.items())
+            raise ValueError(f"{said}: {error}") from error
         name = name_of(config, list(typed))
         if name in found:
             raise ValueError(f"two runs would be called {name}; give values that differ")
         found[name] = config
     refuse_unused([*found.values()], spans)
     return found
-
-
-def _combined(base: TrainConfig, typed: Mapping[str, list[Any]]) -> Iterator[TrainConfig]:
-    """The config with every combination of the values."""
-    for combination in itertools.product(*typed.values()):
-        changes = dict(zip(typed, combination, strict=True))
-        try:
-            yield base.override(**changes)
-        except ValueError as error:
-            said = " ".join(f"{option_of(leaf)} {value}" for leaf, value in changes.items())
-            raise ValueError(f"{said}: {error}") from error
 
 
 def name_of(config: TrainConfig, axes: list[str]) -> str:

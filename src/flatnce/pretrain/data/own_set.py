@@ -394,7 +394,10 @@ class Reader(Dataset[Any]):
                 except StopIteration:
                     raise
                 except Exception as error:  # a user's code can raise anything
-                    return self._fault(number, error)
+                    said = str(error) if is_ours(error) else error_text(error)
+                    fault = ValueError(f"{self.own.name}: item {number} cannot be used: {said}")
+                    fault.__cause__ = None if is_ours(error) else error
+                    return fault
         return self._stacked(*zip(*made, strict=True)) if made else None
 
     def _made(self, raw: Any, number: int) -> tuple[list[Tensor], int]:
@@ -456,13 +459,6 @@ class Reader(Dataset[Any]):
                 part = image[:, top : top + height, left : left + width]
                 crops.append(crop_box(part, self.views.size))
         return found
-
-    def _fault(self, number: int, error: Exception) -> ValueError:
-        """What to say about an item that cannot be used; the user's exception is the cause."""
-        said = str(error) if is_ours(error) else error_text(error)
-        fault = ValueError(f"{self.own.name}: item {number} cannot be used: {said}")
-        fault.__cause__ = None if is_ours(error) else error
-        return fault
 
 
 class Stream(IterableDataset[Any]):

@@ -184,7 +184,13 @@ def load_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
 
 def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """The groups that are not empty, each parameter with its name."""
-    exempt = _exempt(model)
+    exempt: set[str] = set()  # biases, parameters of norm layers, and those that a backbone lists
+    for path, module in model.named_modules():
+        names = list(getattr(module, "no_weight_decay", list)())
+        for name, _ in module.named_parameters(recurse=False):
+            if isinstance(module, _NORMS) or name == "bias":
+                names.append(name)
+        exempt |= {f"{path}.{name}" if path else name for name in names}
     decay: dict[str, Any] = {"params": [], "weight_decay": weight_decay, "name": "decay"}
     no_decay: dict[str, Any] = {"params": [], "weight_decay": 0.0, "name": "no_decay"}
     for name, parameter in model.named_parameters():
@@ -192,15 +198,3 @@ def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
             group = no_decay if parameter.ndim < 2 or name in exempt else decay
             group["params"].append((name, parameter))
     return [group for group in (decay, no_decay) if group["params"]]
-
-
-def _exempt(model: nn.Module) -> set[str]:
-    """Names of biases, of parameters of norm layers, and of those that a backbone lists."""
-    found: set[str] = set()
-    for path, module in model.named_modules():
-        names = list(getattr(module, "no_weight_decay", list)())
-        for name, _ in module.named_parameters(recurse=False):
-            if isinstance(module, _NORMS) or name == "bias":
-                names.append(name)
-        found |= {f"{path}.{name}" if path else name for name in names}
-    return found
