@@ -28,6 +28,9 @@ from flatnce.pretrain.data.catalog import find
 from flatnce.pretrain.training.processes import choose_device
 from flatnce.pretrain.training.state import Training
 
+RATE = 0.12
+"""At batch 256: that of the presets when files and memory were compared."""
+
 
 def write_digits(folder, side):
     """scikit-learn's digits as JPEG files, a folder per class."""
@@ -45,7 +48,7 @@ def settings_of(options, folder):
         write_digits(folder, 16)
         changes = {"data": f"{folder}/", "decode_size": 16, "view_size": 16, "crop_least": 0.5}
         return preset("digits").override(**changes)
-    changes = {"stream": True, "view_size": options.view_size}
+    changes = {"stream": True, "view_size": options.view_size, "rate": RATE}
     if options.files is None:
         return preset(options.data).override(root=options.root, **changes)
     side = find(options.data).size

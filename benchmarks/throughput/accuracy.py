@@ -41,6 +41,8 @@ from flatnce.pretrain.training.saved import CHECKPOINTS
 
 HERE = Path(__file__).parent
 BATCH, NEIGHBOURS = 32, 200
+RATE = 0.12
+"""At batch 256: that of the preset when the paths were compared."""
 PATHS = ("graph", "plain", "eager")
 MEASURES = ("knn", "linear")
 PROBE_STEPS, PROBE_WARM_UP = 150, 30
@@ -50,7 +52,7 @@ def built(options, seed, path):
     """A run of a path; where it is kept, from where it was left."""
     root, _ = trainings.data_root(options)
     config = trainings.configured(
-        options, root, batch_size=BATCH, epochs=options.epochs, seed=seed
+        options, root, batch_size=BATCH, epochs=options.epochs, seed=seed, rate=RATE
     )
     place = options.keep / f"seed-{seed}" if options.keep else None
     kinds = {"recorded": path != "eager", "plain": path == "plain"}
