@@ -5,9 +5,9 @@
     python benchmarks/two_towers/run.py --show benchmarks/two_towers/results.json
 
 CIFAR holds CIFAR-10's binary files: data_batch_*.bin and test_batch.bin. One tower sees the left
-of an image, the other, of another kind, the right; eight columns between are seen by neither.
-The scale is learned, fixed and tuned, or held by an ESS target. The results file is written after
-every run, and the same command continues it.
+of an image, the other tower, of another architecture, the right. Neither sees the eight columns
+in between. The scale is learned, or fixed and tuned, or follows an ESS target. The script writes
+the results file after every run, and the same command continues it.
 """
 
 import argparse
@@ -49,13 +49,13 @@ FIRST = {
     "InfoNCE-ESS": 0.3,
     "FlatNCE-ESS": 0.075,
 }
-"""The value at which the rate is chosen: of an ESS target the one that the image study chose."""
+"""The value at which the rate is chosen. For an ESS target, the image study chose it."""
 IDENTITY = ("family", "value", "rate", "seed", "final")
 WORKER = {}
 
 
 def clip_loss():
-    """open_clip's loss from its own file: the package would also want its image libraries."""
+    """open_clip's loss from its own file, because the package also needs image libraries."""
     found = importlib.util.find_spec("open_clip")
     if found is None:
         raise SystemExit("open_clip is not to be found: pip install open_clip_torch")
@@ -161,7 +161,7 @@ class Separable(nn.Sequential):
 
 
 class Block(nn.Module):
-    """Depthwise, then two pointwise convolutions, around which the input goes."""
+    """Depthwise, then two pointwise convolutions, with a residual connection."""
 
     def __init__(self, width):
         super().__init__()
@@ -171,7 +171,7 @@ class Block(nn.Module):
         )  # fmt: skip
 
     def forward(self, x):
-        """The input and its change."""
+        """Return the input plus the output of the convolutions."""
         return x + self.inner(x)
 
 
@@ -190,12 +190,12 @@ class Towers(nn.Module):
 
 
 def start_worker(options):
-    """Only this: a pool starts a worker that fails here again and again, without a word."""
+    """Set the options only: a pool silently restarts a worker that fails in its initializer."""
     WORKER["options"] = options
 
 
 def load(options):
-    """Once a process, at its first run: the images."""
+    """Load the images, once per process, at its first run."""
     torch.set_num_threads(1)
     data = read_images(options.root, options.tiny)
     data.pop("files", None)
@@ -250,7 +250,7 @@ def fit(model, loss_fn, images, epochs, rate, generator):
         schedule.step()
         with torch.no_grad():
             model.log_scale.clamp_(0, math.log(SCALE_BOUND))
-            if total - step <= LAST_STEPS:  # read alike for both losses, from the same rows
+            if total - step <= LAST_STEPS:  # computed by the same function for both losses
                 held = torch.tensor(loss_fn.scale) if isinstance(loss_fn, Held) else scale.detach()
                 reader(left.detach(), right.detach(), held)
                 watched.append(shown(reader.last))
@@ -311,7 +311,7 @@ def compare(options, run_all):
     run_all(
         {"family": family, "value": value, "rate": rate, "seed": seed, "final": True,
          "choice": choice}
-        for seed in range(options.seeds)  # outermost: what is there is whole seeds
+        for seed in range(options.seeds)  # outermost, so that a partial file has whole seeds
         for (family, value, rate), choice in chosen.items()
     )  # fmt: skip
 
