@@ -47,12 +47,12 @@ FIRST = {
     "infonce-ess": 0.3,
     "flatnce-ess": 0.075,
 }
-"""The value at which the rate is chosen: of an ESS target the one that the image study chose."""
+"""The value at which the rate is chosen. For an ESS target, the image study chose it."""
 WORKER = {}
 
 
 def read_pairs(folder, years):
-    """Scored pairs by file: {"2015/images": [(score, first, second), ...]}; unscored are left."""
+    """Scored pairs by file: {"2015/images": [(score, first, second), ...]}, without unscored."""
     found = {}
     for path in sorted(path for year in years for path in (folder / year).glob("*.tsv")):
         rows = [line.rstrip("\n").split("\t") for line in path.open(encoding="utf-8")]
@@ -86,7 +86,7 @@ def read_data(folder, tiny):
 
 
 def batches(pairs, seed, epochs):
-    """Shuffled full batches in which no sentence stands twice, as the library's NO_DUPLICATES."""
+    """Shuffled full batches in which no sentence occurs twice, as the library's NO_DUPLICATES."""
     generator = random.Random(seed)
     for _ in range(epochs):
         waiting = generator.sample(pairs, len(pairs))
@@ -133,12 +133,12 @@ def evaluate(model, sets):
 
 
 def start_worker(options):
-    """Only this: a pool starts a worker that fails here again and again, without a word."""
+    """Set the options only: a pool silently restarts a worker that fails in its initializer."""
     WORKER["options"] = options
 
 
 def load(options):
-    """Once a process, at its first run: the library, the model and the data."""
+    """Load the library, the model and the data, once per process, at its first run."""
     from sentence_transformers import SentenceTransformer
     from transformers import PreTrainedModel
 
@@ -153,7 +153,7 @@ def load(options):
 
 
 def prepare(start, seed):
-    """The model with its first weights: the carried ones, or the architecture's own drawing."""
+    """The model with its initial weights: the published ones, or re-initialised."""
     from transformers import AutoModel, PreTrainedModel
 
     model = WORKER["model"]
@@ -162,7 +162,7 @@ def prepare(start, seed):
     if start == "re-initialised":
         inner = next(part for part in model.modules() if isinstance(part, PreTrainedModel))
         inner.load_state_dict(AutoModel.from_config(inner.config).state_dict())
-    torch.manual_seed(seed)  # the dropout's, whatever the start has drawn
+    torch.manual_seed(seed)  # so that dropout does not depend on the initialisation
     return model
 
 
@@ -215,7 +215,7 @@ def as_features(model, texts, device):
 
 
 def fit(model, loss_fn, columns, rate):
-    """As the library's trainer does by default, but for a tenth of warm-up; see check_fit."""
+    """Train as the library's trainer does by default, with 10 % warm-up; see check_fit."""
     from transformers import get_linear_schedule_with_warmup
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
@@ -330,7 +330,7 @@ def compare(start, options, run_all, results):
             for (value, rate), choice in chosen.items()
         ]
     last = {"start": start, "family": "untrained", "value": None, "rate": None}
-    seeds = range(options.seeds)  # outermost: what is there when time runs out is whole seeds
+    seeds = range(options.seeds)  # outermost, so that a partial file has whole seeds
     order = [(seed, job) for seed in seeds for job in jobs] + [(seed, last) for seed in seeds]
     run_all({**job, "seed": seed, "final": True} for seed, job in order)
 
@@ -436,7 +436,7 @@ def main():
                 results["seconds"] = round(time.perf_counter() - started, 1)
                 options.out.write_text(
                     json.dumps(results, indent=1) + "\n"
-                )  # stays, come what may
+                )  # after every run, so that nothing is lost if a later one fails
             return records
 
         for start in options.starts:
