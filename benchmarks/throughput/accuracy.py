@@ -1,4 +1,4 @@
-"""Is accuracy unchanged by speed? CIFAR-10, batch 32: the recorded path against the plain one.
+"""Accuracy of the fast path against torch's own operations: CIFAR-10, batch 32.
 
     python benchmarks/throughput/accuracy.py --root DATA --path graph     accuracy-graph.json
     python benchmarks/throughput/accuracy.py --root DATA --path plain     accuracy-plain.json
@@ -7,17 +7,18 @@
     python benchmarks/throughput/accuracy.py --root DATA --path eager --stage 400 --keep DIR
     python benchmarks/throughput/accuracy.py --root DATA --path plain --same 300
 
-FlatNCE at the preset, three seeds side by side: recorded, in one process, each on a stream of its
-own, fused (graph) or torch's own operations (plain); the latter launched one by one, in a process
-each (eager). Then kNN (200 neighbours) and a linear probe on the test set. The second path prints
-the differences, seed by seed, beside the spread of the seeds.
+FlatNCE at the preset, three seeds at the same time. ``graph`` (fused kernels) and ``plain``
+(torch's own operations) are recorded and run in one process, each seed on its own stream.
+``eager`` launches torch's own operations one by one, each seed in its own process. Then follow
+kNN (200 neighbours) and a linear probe on the test set. Once two paths are measured, the script
+prints the differences for each seed, and the spread of the seeds.
 
-``--same`` takes so many steps of the plain path twice, recorded and eager, and compares the
-weights of each seed bit by bit: where equal, the plain path's accuracy is the eager one's.
+``--same STEPS`` trains the plain path twice for that many steps, recorded and eager, and compares
+the weights of each seed bit by bit. If they are equal, plain and eager have the same accuracy.
 
-``--stage`` is for the eager path, which takes long: it trains for so many seconds, saves each seed
-under ``--keep`` and stops; the same command again goes on from there, exactly, and evaluates when
-all steps are done. Start-up and evaluation come on top of these seconds.
+``--stage SECONDS`` is for the eager path, which is slow: it trains for that many seconds, saves
+each seed under ``--keep`` and stops. The same command continues exactly from there, and evaluates
+when all steps are done. Start-up and evaluation take additional time.
 """
 
 import argparse
@@ -49,7 +50,7 @@ PROBE_STEPS, PROBE_WARM_UP = 150, 30
 
 
 def built(options, seed, path):
-    """A run of a path; where it is kept, from where it was left."""
+    """A run of a path, continued from its checkpoint if one was kept."""
     root, _ = trainings.data_root(options)
     config = trainings.configured(
         options, root, batch_size=BATCH, epochs=options.epochs, seed=seed, rate=RATE
@@ -60,19 +61,19 @@ def built(options, seed, path):
     if place and checkpoint.steps(place / CHECKPOINTS):
         found = checkpoint.load(place / CHECKPOINTS)
         there = TrainConfig.from_plain(found.state["config"])
-        if there.override(root=root) != config:  # the same images may lie elsewhere
+        if there.override(root=root) != config:  # the images may be in another folder
             raise SystemExit(f"--keep {options.keep} holds other runs; name another folder")
         run.restore(found)
     return run
 
 
 def trained_together(options):
-    """All seeds in this process, a step of each in turn, each on its own stream."""
+    """All seeds in this process, stepped in turn, each on its own stream."""
     runs = [built(options, seed, options.path) for seed in options.seeds]
     device = runs[0].device
     on = [torch.cuda.Stream() for _ in runs] if device.type == "cuda" else [None] * len(runs)
     trainings.settle(device)
-    for run, stream in zip(runs, on, strict=True):  # recorded on an idle card
+    for run, stream in zip(runs, on, strict=True):  # recorded on an idle GPU
         with torch.cuda.stream(stream):
             trainings.take(run, min(6, run.steps))
         trainings.settle(device)
@@ -94,7 +95,7 @@ def trained_together(options):
 
 
 def same_bits(options):
-    """Whether the plain path is the eager one to the last bit, after some steps of each seed."""
+    """Whether plain and eager weights are equal bit by bit, after some steps of each seed."""
     found = []
     for seed in options.seeds:
         weights = []
@@ -140,7 +141,7 @@ def trained_apart(options):
             f"{options.keep}; the same command goes on"
         )
         return None
-    # Of a run in stages, the longest of the seeds': they were trained side by side.
+    # The seeds were trained at the same time, so a run in stages took as long as its longest seed.
     longest = max(one["training_s"] for one in found)
     wall = longest if options.stage else time.perf_counter() - began
     return {"seconds": round(wall, 1), "seeds": found}
@@ -163,7 +164,7 @@ def trained_alone(options, seed):
     if options.probe:
         return foreseen(seconds / max(steps - start, 1), run.steps)
     run.check()
-    run.seconds += seconds  # of the stages before; a checkpoint has them
+    run.seconds += seconds  # add the earlier stages, read from the checkpoint
     if options.keep:
         run.save()
     if run.step < steps:
@@ -172,7 +173,7 @@ def trained_alone(options, seed):
 
 
 def progress(run, steps, began, start):
-    """A line for each tenth of the way."""
+    """Print a line after each tenth of the steps."""
     tenth = max(1, steps // 10)
     if run.step % tenth == 0:
         trainings.settle(run.device)
@@ -217,7 +218,7 @@ def evaluated(options, run):
 
 
 def compared(paths):
-    """Differences seed by seed, and how far the seeds of one path are apart."""
+    """Differences for each seed, and the spread of the seeds of one path."""
     lines = [
         "| measure | path | seeds | mean | standard deviation of the seeds |",
         "|---|---|---|---|---|",
@@ -272,7 +273,7 @@ def parsed():
 
 def main():
     options = parsed()
-    # As recorded steps have it: else eager ones would not repeat to the bit.
+    # The setting of recorded steps; without it eager steps would not be reproducible bit by bit.
     torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = False, True
     if options.child is not None:
         found = trained_alone(options, options.child)
@@ -284,7 +285,7 @@ def main():
         )
     same = {"same_as_eager": same_bits(options)} if options.same else {}
     found = trained_apart(options) if options.path == "eager" else trained_together(options)
-    if found is None:  # a stage, and there are more to come
+    if found is None:  # more stages follow
         return
     if options.probe:
         needs = found["needs_s"]

@@ -1,13 +1,13 @@
-"""What bounds several runs on one card: the kernels of a step, and how much of it each fills.
+"""What bounds several runs on one GPU: the kernels of a step, and the share that each fills.
 
     python benchmarks/throughput/bounds.py --root DATA       writes bounds.json beside this file
     python benchmarks/throughput/bounds.py --show            prints its tables and stops
-    python benchmarks/throughput/bounds.py --cpu             a smoke run, without a card
+    python benchmarks/throughput/bounds.py --cpu             a smoke run, without a GPU
 
-A kernel whose blocks fill half of the card's slots leaves the other half to another run; one that
-fills them all does not. Time x share of the slots is a kernel's slot-time, in units of the card.
-If the blocks of a kernel take equally long, and kernels side by side slow each other down no
-further, a step of n runs takes no less than n times the sum over its kernels. The times are those
+A kernel whose blocks fill half of the GPU's slots leaves the other half to another run; one that
+fills them all does not. Time x share of the slots is a kernel's slot-time, in units of the GPU.
+If the blocks of a kernel take equally long, and concurrent kernels do not slow each other down
+otherwise, a step of n runs takes at least n times the sum over its kernels. The times are those
 of a step whose kernels run one after another.
 """
 
@@ -26,7 +26,7 @@ import trainings
 from flatnce.environment import environment
 
 BATCH, RUNS, STEPS = 32, 8, 10
-OURS = ("measure", "normalise", "reduce", "differentiate")  # and the same, whole
+OURS = ("measure", "normalise", "reduce", "differentiate")  # also with the suffix _whole
 FAMILIES = {
     "convolutions and products": ("cudnn", "xmma", "cutlass", "gemm", "convolve", "nvjet"),
     "weights: optimizer, casts, checks": ("multi_tensor",),
@@ -45,16 +45,16 @@ def kernels_of(trace, device):
 
 
 def share_of(kernel, card):
-    """The share of the card's slots for blocks that a kernel has, on average over its time.
+    """The share of the GPU's slots for blocks that a kernel fills, averaged over its time.
 
     A multiprocessor has as many slots as blocks of this kernel fit on it. If all blocks take
-    equally long, they run in waves that are full but for the last: 133 blocks on 132 slots take
-    two waves, and have half of the card. That times the kernel's time is the slot-time which
-    other runs cannot have; where blocks differ, it is only an estimate of it.
+    equally long, they run in waves, and all waves except the last are full: 133 blocks on 132
+    slots take two waves and fill half of the GPU. The share times the kernel's time is the
+    slot-time that other runs cannot use. If blocks differ, it is only an estimate.
     """
     given = kernel["args"]
     if "grid" not in given:
-        return 0.0  # a copy is no work of the multiprocessors
+        return 0.0  # a copy does not use the multiprocessors
     threads = math.prod(given["block"])
     warps = -(-threads // 32)
     registers = max(1, given.get("registers per thread", 32)) * 32 * warps
@@ -85,7 +85,7 @@ def busy(kernels):
 
 
 def summed(kernels, steps, card):
-    """Per step: what each kind of kernel takes, and what of the card it occupies meanwhile."""
+    """Per step: the time of each kind of kernel, and the share of the GPU that it fills."""
     families, names = defaultdict(lambda: [0, 0.0, 0.0]), defaultdict(lambda: [0, 0.0, 0.0])
     for kernel in kernels:
         share = share_of(kernel, card)
@@ -124,14 +124,14 @@ def profiled(go, steps, device):
 
 
 def one_after_another(training):
-    """Let no two kernels of a step overlap, so that each has the time it needs alone."""
+    """Prevent kernels of a step from overlapping, so that each is timed alone."""
     training.learner.called.overlap = False
     getattr(training._take_step, "step", training._take_step).side = None
     return training
 
 
 def card_of(device):
-    """What a multiprocessor holds, and how many there are; on the CPU nothing is asked of it."""
+    """The limits of a multiprocessor, and how many there are; on the CPU they are not used."""
     if device.type != "cuda":
         return {}
     facts = torch.cuda.get_device_properties(device)
@@ -191,7 +191,7 @@ def measured(options):
 
 
 def table(found):
-    """Markdown: a step of one run, by kind of kernel, and what eight of it need at least."""
+    """Markdown: a step of one run by kind of kernel, and the least time for eight runs."""
     alone, together, runs = found["alone"], found["together"], found["runs"]
     lines = ["| kernels of a step | launches | µs alone | µs × share of the card |"]
     lines.append("|---|---|---|---|")
@@ -228,7 +228,7 @@ def main():
         small = Path("build") / "bounds-smoke.json"
         options.out = small if options.cpu else Path(__file__).with_name("bounds.json")
     if not options.show:
-        trainings.widen()  # before CUDA is asked for anything
+        trainings.widen()  # before the first use of CUDA
         if not options.cpu and not torch.cuda.is_available():
             sys.exit("a profile of the card needs a CUDA device")
         options.out.parent.mkdir(parents=True, exist_ok=True)

@@ -35,7 +35,7 @@ def draw(results):
     figure.tight_layout()
     figure.savefig(HERE / "throughput.png", dpi=110)
     with Image.open(HERE / "throughput.png") as picture:
-        small = picture.convert("RGB").quantize(192)  # a third of the bytes, the same to the eye
+        small = picture.convert("RGB").quantize(192)  # a third of the bytes, no visible difference
     small.save(HERE / "throughput.png", optimize=True)
     figure.savefig(HERE / "throughput.svg", metadata={"Date": None})
     plt.close(figure)
@@ -75,7 +75,7 @@ def draw_batches(panel, parts):
 
 
 def draw_together(panel, parts):
-    """Batch 32: one run, several in sum, and the peers."""
+    """Batch 32: one run, the total of several, and the peers."""
     bars = [
         (row["name"], row["images_per_second"], "#BBBBBB")
         for row in parts.get("peers", [])

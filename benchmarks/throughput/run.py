@@ -1,11 +1,11 @@
-"""Images a second of the ordinary training path, beside what people use instead.
+"""Images per second of the ordinary training path, compared with common alternatives.
 
     python benchmarks/throughput/run.py --root DATA      writes results.json beside this file
     python benchmarks/throughput/run.py --only train     one part
-    python benchmarks/throughput/run.py --cpu            a smoke run on digits, without a card
+    python benchmarks/throughput/run.py --cpu            a smoke run on digits, without a GPU
 
-Parts, in this order: train, sweep, runs, queues, evaluate, memory, peers. One that fails prints
-its traceback and is noted; the others go on.
+Parts, in this order: train, sweep, runs, queues, evaluate, memory, peers. A part that fails prints
+its traceback and is noted; the other parts still run.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from flatnce.pretrain.sweeping.sweep import MOST_AT_ONCE
 BATCHES = (32, 256, 16, 64, 128, 512)
 PEERS = (("resnet18", 256), ("resnet18", 32), ("resnet18", 16), ("resnet50", 256))
 WITHOUT = (32, 256)
-"""Batches at which the same is timed without diagnostics, window by window in turns."""
+"""Batches that are also timed without diagnostics, in alternating windows."""
 GOALS = {
     ("resnet18", 256): 36_000,
     ("resnet18", 32): 20_000,
@@ -40,15 +40,15 @@ GOALS = {
 }
 SWEEP_RUNS, SWEEP_BATCH, SWEEP_GOAL = 8, 32, 30_000
 RUNS_BY_COUNT, HALF_BATCH = (4, 8, 16), 16
-"""Runs side by side at a sweep's batch; and half of that, at which a sweep's number of runs has
-half the work in about as many launches."""
+"""Numbers of concurrent runs at a sweep's batch. At half that batch, as many runs as in a sweep
+do half the work in about as many launches."""
 QUEUE_COUNTS, RUNS_BY_QUEUES = (8, 16, 24, 32), (8, 16)
-"""Numbers of queues to the card, and the runs that are tried with each."""
+"""Numbers of hardware queues, and the numbers of runs that are tried with each."""
 CLASSES_APART = 4.5
-"""How far two classes to be told apart lie from each other, in standard deviations of a feature:
-near enough that kNN and a linear probe are wrong now and then."""
+"""Distance between two classes, in standard deviations of a feature: small enough that kNN and a
+linear probe make errors."""
 VIEWS_NOISE = 1.0
-"""Of the two views of an image whose information is asked for: not every pair is recognised."""
+"""Noise of the two views of an image for pool information: not every pair is recognised."""
 EVALUATION_GOAL_S = 3.0
 NETS = {"resnet18": "ResNet-18", "resnet50": "ResNet-50", "small": "small network"}
 MIB = 2**20
@@ -68,7 +68,7 @@ def part_train(options, root):
             rows.append({"backbone": backbone, "batch": batch, "failed": "not run: no time left"})
             continue
         config = trainings.configured(options, root, backbone=backbone, batch_size=batch)
-        net = "small" if options.cpu else backbone  # of digits
+        net = "small" if options.cpu else backbone  # the preset of digits has a small network
         rows.append({"backbone": net, "batch": batch, **one_run(options, config, batch)})
         rows[-1]["goal"] = None if options.cpu else GOALS.get((backbone, batch))
         print(f"  {rows[-1]}", flush=True)
@@ -111,7 +111,7 @@ def one_run(options, config, batch):
 
 
 def part_sweep(options, root):
-    """Runs side by side: flatnce.pretrain.sweeping.sweep as users call it."""
+    """Concurrent runs by flatnce.pretrain.sweeping.sweep, as users call it."""
     found = {"runs": options.runs, "batch": SWEEP_BATCH, "goal": goal_of(options, SWEEP_BATCH)}
     found["sweep"] = by_sweep(options, root)
     print(f"  {found['sweep']}", flush=True)
@@ -119,7 +119,7 @@ def part_sweep(options, root):
 
 
 def part_runs(options, root):
-    """What a sweep could reach, by the number of runs: does the card have room for more?"""
+    """The upper limit for a sweep, by the number of concurrent runs."""
     wanted = [(count, SWEEP_BATCH) for count in options.counts or options.all_counts]
     if not options.counts:
         wanted.append((options.runs, HALF_BATCH))
@@ -138,13 +138,13 @@ def part_runs(options, root):
 
 
 def part_queues(options, root):
-    """The same by the number of queues to the card, each in a process that has so many."""
+    """The same by the number of hardware queues, each number in its own process."""
     counts, rows = options.counts or options.runs_by_queues, []
     for queues in map(str, options.queues):
         around = {trainings.QUEUES: queues}
         try:
             found = elsewhere("runs", options, "--counts", *map(str, counts), variables=around)
-        except RuntimeError:  # the other numbers are worth having
+        except RuntimeError:  # still measure the other numbers
             shared = {"batch": SWEEP_BATCH, "failed": traceback.format_exc()}
             found = [{"runs": count, **shared} for count in counts]
         rows += [{**row, "goal": None, "queues": queues} for row in found]
@@ -152,12 +152,12 @@ def part_queues(options, root):
 
 
 def goal_of(options, batch):
-    """A sweep's, of the batch that it was set for."""
+    """The goal of a sweep, which holds for one batch size."""
     return None if options.cpu or batch != SWEEP_BATCH else SWEEP_GOAL
 
 
 def by_sweep(options, root):
-    """Images a second in sum, of several sweeps one after another."""
+    """Total images per second of several sweeps, one after another."""
     sweeps = []
     for _ in range(options.sweeps):
         sweeps.append(one_sweep(options, root))
@@ -172,7 +172,7 @@ def by_sweep(options, root):
 
 
 def one_sweep(options, root):
-    """Images a second in sum while all runs are under way, from the lines that they log."""
+    """Total images per second while all runs are training, from the lines that they log."""
     from flatnce.pretrain import sweep
 
     every = 5 if options.cpu else None
@@ -217,7 +217,7 @@ def one_sweep(options, root):
 
 
 def by_streams(options, root, count, batch):
-    """A sweep's trainings, each on a stream, a step of each in turn; nothing else."""
+    """The trainings of a sweep, each on its own stream, stepped in turn; nothing else."""
     queues, device = trainings.widen(), trainings.device_of(options)
     on, runs = trainings.slots(device, count), []
     for seed, stream in enumerate(on):
@@ -242,7 +242,7 @@ def by_streams(options, root, count, batch):
     return {**trainings.speed(times, batch * count), "queues": queues}
 
 
-# ---- what people use instead
+# ---- common alternatives
 
 
 def part_peers(options, root):
@@ -349,10 +349,10 @@ def part_evaluate(options, root):
 def by_scikit_learn(train, test, times):
     """The same kNN and probe by scikit-learn on all cores; no information.
 
-    The probe does the same job: features standardised, each strength of the grid fitted on the
-    same nine tenths, from the strongest on and from where the last one ended, the best on the
-    rest refitted on all from there. Other than ours: float32, and its own tolerance (1e-4); and
-    neighbours vote with equal weight.
+    The probe does the same work. Features are standardised. Each strength of the grid is fitted
+    on the same nine tenths, from the strongest to the weakest, each fit starting from the last.
+    The strength that is best on the rest is refitted on all rows. Differences from ours: float32,
+    its own tolerance (1e-4), and neighbours with equal weight.
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.neighbors import KNeighborsClassifier
@@ -379,7 +379,7 @@ def by_scikit_learn(train, test, times):
             iterations.append(int(path.n_iter_.max()))
             right[strength] = path.score(x[held], labels[held])
             weights[strength] = path.coef_.copy(), path.intercept_.copy()
-        best = max(right, key=right.get)  # of equal ones the strongest
+        best = max(right, key=right.get)  # the strongest if several are equal
         path.coef_, path.intercept_ = weights[best]
         path.set_params(C=1 / (best * len(x))).fit(x, labels)
         found["linear"] = float(path.score(scaler.transform(asked), truth))
@@ -438,11 +438,11 @@ PARTS = {
     "peers": part_peers,
 }
 OF_A_PART = ("commit", "device")
-"""Noted with each part, as parts of several runs may stand in one file."""
+"""Recorded with each part, because one file may hold parts of several runs."""
 SMOKE = "a smoke run, whose numbers say nothing of speed; written to"
 AFRESH = ("sweep", "runs", "memory")
-"""Parts that want a process of their own: the first two set CUDA up in their own way, and memory
-is not to be that of what other parts have left behind."""
+"""Parts that need their own process: the first two configure CUDA differently, and the measured
+memory must not include what other parts have allocated."""
 
 
 def main():
@@ -451,13 +451,13 @@ def main():
     options.train_end = began + options.seconds
     root, data = trainings.data_root(options)
     results = {
-        "environment": {},  # asked for later: a sweep wants to be the first to use the card
+        "environment": {},  # filled later: a sweep must be the first to use CUDA
         "packages": {name: version(name) for name in ("torchvision", "pillow", "triton")},
         "data": data,
         "parts": {},
     }
     if options.out.exists() and set(options.only) != set(PARTS):
-        results["parts"] = kept(options.out, data)  # a part alone replaces only itself
+        results["parts"] = kept(options.out, data)  # a single part replaces only itself
     for name in options.only:
         start = time.perf_counter()
         if not options.no_table:
@@ -482,7 +482,7 @@ def main():
 
 
 def kept(path, data):
-    """The parts of an earlier run, to stand beside those of this one."""
+    """The parts of an earlier run, which are kept beside those of this one."""
     before = json.loads(path.read_text())
     if before.get("data", data) != data:
         said = f"{path} holds a run on {before['data']}, and this one is on {data}"
@@ -492,17 +492,17 @@ def kept(path, data):
 
 
 def measured_of(name, options, root):
-    """A part's rows, where need be from a process of its own."""
+    """The rows of a part, from its own process if it needs one."""
     if name not in AFRESH or options.only == [name]:
         return PARTS[name](options, root)
     return elsewhere(name, options)
 
 
 def elsewhere(name, options, *more, variables=None):
-    """A part's rows from a process of its own, given more arguments and variables than this."""
+    """The rows of a part from its own process, with additional arguments and variables."""
     options.out.parent.mkdir(parents=True, exist_ok=True)
     aside = options.out.with_suffix(f".{name}.json")
-    # What is said last counts, so that nothing need be taken from what was said before.
+    # The last value of an option counts, so earlier ones need not be removed.
     given = [*sys.argv[1:], "--only", name, "--out", str(aside), "--no-table", *more]
     around = {**os.environ, **(variables or {})}
     aside.unlink(missing_ok=True)
@@ -555,8 +555,8 @@ def parsed():
 
 
 def refuse(parser, options):
-    """End with a line that says what is wrong, before anything is measured or written."""
-    # Not torch.cuda.is_available: that starts CUDA, and a sweep could ask for no queues then.
+    """Exit with an error message before anything is measured or written."""
+    # torch.cuda.is_available would start CUDA, and a sweep could no longer set its queues.
     if not options.cpu and not torch.cuda.device_count():
         parser.error("no CUDA device is there; --cpu is a smoke run without one")
     if options.root is not None and not (options.root / trainings.FOLDER).is_dir():
@@ -589,11 +589,11 @@ def version(name):
 
 
 def table(results):
-    """What README.md holds between its marks."""
+    """The table between the marks of README.md."""
     parts = results["parts"]
     rows = {name: part.get("rows") for name, part in parts.items()}
     lines = ["| what | goal | measured | range | peer | ratio |", "|---|---|---|---|---|---|"]
-    # Without a card runs are of a small network, which the script's is not.
+    # Without a GPU the runs use a small network, and the script does not.
     peers = {} if results.get("data") == "digits" else peers_of(parts)
     for row in sorted(rows.get("train") or [], key=lambda row: (row["backbone"], row["batch"])):
         lines.append(train_line(row, peers))
@@ -656,12 +656,12 @@ def peers_of(parts):
 
 
 def peer_of(found, peers):
-    """The usual script's speed beside several runs: that of their own run."""
+    """The usual script's speed for comparison with several runs, from the same measurement."""
     return found.get("peer", peers.get(("resnet18", found["batch"])))
 
 
 def keep_peers(parts):
-    """Note the usual script's speed in what is kept of an earlier run: the next may differ."""
+    """Record the usual script's speed in kept parts, because the next measurement may differ."""
     peers = peers_of(parts)
     swept = parts.get("sweep", {}).get("rows")
     several = [row for name in ("runs", "queues") for row in parts.get(name, {}).get("rows") or []]
@@ -672,7 +672,7 @@ def keep_peers(parts):
 
 
 def whole_speed(found):
-    """Images a second of sweeps from their call to their return."""
+    """Images per second of sweeps from their call to their return."""
     if "sweeps" not in found:
         return found
     rates = [one["images_per_second_whole"] for one in found["sweeps"]]

@@ -1,7 +1,7 @@
 """The usual SimCLR script: Pillow augmentation in worker processes and an eager bfloat16 step.
 
-What most people run, in few lines: torchvision's transforms image by image, a DataLoader with a
-worker a core, a ResNet with a 3 x 3 stem, NT-Xent by cross_entropy, SGD.
+The common setup in few lines: torchvision's transforms for each image, a DataLoader with one
+worker per core, a ResNet with a 3 x 3 stem, NT-Xent by cross_entropy, SGD.
 """
 
 import os
@@ -66,7 +66,7 @@ def step(net, optimizer, views, device):
 
 
 def measure(images, batch, device, *, backbone, workers=None, seconds=10.0, warm_up=20, windows=5):
-    """Seconds a step, one for each window; and how many workers there were."""
+    """Seconds per step for each window, and the number of workers."""
     workers = os.cpu_count() if workers is None else workers
     pixels = images.permute(0, 2, 3, 1).expand(-1, -1, -1, 3).contiguous().cpu().numpy()
     loader = DataLoader(
@@ -96,7 +96,7 @@ def measure(images, batch, device, *, backbone, workers=None, seconds=10.0, warm
             step(net, optimizer, next(feed), device)
             steps += 1
             if device.type == "cuda" and steps % 50 == 0:
-                torch.cuda.synchronize()  # as printing the loss now and then does
+                torch.cuda.synchronize()  # as printing the loss from time to time does
         if device.type == "cuda":
             torch.cuda.synchronize()
         found.append((time.perf_counter() - began) / steps)

@@ -19,14 +19,14 @@ RECORDS, FOLDER = 10_000, "cifar-10-batches-bin"
 
 
 class NoMonitor:
-    """Takes no notice."""
+    """A Monitor that does nothing."""
 
     def update(self, last):
         """Do nothing with a step's diagnostics."""
 
 
 class PlainViews:
-    """Views by torch's operations, one after another, also where they could be one launch."""
+    """Views by torch's operations one after another, even if one launch could make them."""
 
     def __init__(self, views):
         self.views = views
@@ -41,7 +41,7 @@ class PlainViews:
 
 
 def data_root(options):
-    """Where CIFAR-10 lies, and whether it is the real one: else random bytes of its layout."""
+    """The folder of CIFAR-10, and its kind: the real images or random bytes of its layout."""
     if options.cpu:
         return None, "digits"
     if options.root is not None and (options.root / FOLDER / "data_batch_1.bin").exists():
@@ -61,7 +61,7 @@ def data_root(options):
 
 
 def configured(options, root, **changes):
-    """The preset of the data, on the device asked for, with nothing measured on the way."""
+    """The preset of the data on the requested device, without evaluation during training."""
     device = "cpu" if options.cpu else "cuda"
     shared = {"device": device, "watch_every": 0.0, "tensorboard": False, "checkpoint_every": 1e6}
     if options.cpu:
@@ -75,23 +75,23 @@ def device_of(options):
 
 
 def widen():
-    """Ask for as many queues to the card as a sweep does, and say how many there are.
+    """Ask CUDA for as many hardware queues as a sweep does, and return their number.
 
-    CUDA reads that once, when it is first used: a process that did so before keeps what it has.
+    CUDA reads it once, at its first use. A process that has used CUDA keeps its number.
     """
     request_cuda_queues()
     return os.environ.get(QUEUES, "default")
 
 
 def slots(device, count):
-    """Streams for runs side by side, like a sweep's: they go before what steps put aside."""
+    """Streams for concurrent runs, with the priority of a sweep's, above that of side streams."""
     if device.type != "cuda":
         return [None] * count
     return [torch.cuda.Stream(device, priority=-1) for _ in range(count)]
 
 
 def build(config, *, recorded=True, diagnostics=True, plain=False, directory=None):
-    """A run in memory: as it is, or plain, with every operation of torch launched by the host."""
+    """A run in memory: the ordinary path, or plain, with torch's operations launched eagerly."""
     _read_images_once()
     device = torch.device("cpu") if config.run.device == "cpu" else torch.device("cuda", 0)
     place = directory or Path(tempfile.gettempdir()) / "flatnce-throughput"
@@ -112,12 +112,12 @@ def build(config, *, recorded=True, diagnostics=True, plain=False, directory=Non
 
 @functools.cache
 def _read_images_once():
-    """Every training reads the same files: let the first one do it."""
+    """Cache the images, because every training reads the same files."""
     train_images.load = functools.cache(train_images.load)
 
 
 def _batches(training):
-    """Batch after batch, epoch after epoch, from wherever the training is."""
+    """Endless batches from the current step of the training on."""
     while True:
         epoch, done = divmod(training.step, training.steps_per_epoch)
         for batch in training.images.loader.epoch(epoch, start=done):
@@ -146,7 +146,7 @@ def timed(training, steps):
 
 
 def host_seconds(training, steps=16):
-    """Seconds a step that the host is busy launching it, the device being idle at first."""
+    """Seconds per step that the host needs to launch it, from an idle device."""
     settle(training.device)
     before, began = training.step, time.perf_counter()
     take(training, steps)
@@ -156,12 +156,12 @@ def host_seconds(training, steps=16):
 
 
 def window_steps(training, options):
-    """Steps of a window: as many as fill it, by a short trial."""
+    """The number of steps that fill a window, from a short trial."""
     return max(2, round(options.window / max(timed(training, options.trial), 1e-6)))
 
 
 def speed(seconds_a_step, images_a_step):
-    """Images a second: the median of the windows, and their range."""
+    """Images per second: the median of the windows, and their range."""
     rates = sorted(images_a_step / seconds for seconds in seconds_a_step)
     return {
         "images_per_second": round(statistics.median(rates), 1),
