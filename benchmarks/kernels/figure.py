@@ -31,7 +31,7 @@ STYLES = {
 
 
 def draw_lines(panel, cases, key, label):
-    """One line a method over the number of rows; a method that failed has a gap."""
+    """One line per method over the number of rows; a method that failed has a gap."""
     for name, (color, marker, wide, _) in STYLES.items():
         points = [
             (case["n"], record[key])
@@ -107,7 +107,7 @@ def draw(results):
     figure.tight_layout(rect=(0, 0.06, 1, 1))
     figure.savefig(HERE / "kernels.png", dpi=110)
     with Image.open(HERE / "kernels.png") as picture:
-        small = picture.convert("RGB").quantize(192)  # a third of the bytes, the same to the eye
+        small = picture.convert("RGB").quantize(192)  # a third of the bytes, no visible difference
     small.save(HERE / "kernels.png", optimize=True)
     figure.savefig(HERE / "kernels.svg", metadata={"Date": None})
     plt.close(figure)

@@ -1,4 +1,4 @@
-"""Time and memory of a step, on a card or (for a smoke run) on a CPU."""
+"""Time and memory of a step, on a GPU or (for a smoke run) on a CPU."""
 
 import contextlib
 import gc
@@ -11,13 +11,13 @@ import torch
 MOST_ROUNDS, LEAST_REPEATS = 30, 5
 EAGER_ROUNDS = 10
 LEAST_SECONDS = 2e-3
-"""A sample is at least so long: shorter steps are taken several times in it."""
+"""The least duration of a sample; shorter steps are repeated within it."""
 MOST_IN_A_GRAPH = 24 * 2**30
 """A step that holds more is not recorded: all recorded steps of a row keep their memory."""
 
 
 class Step:
-    """Forward and backward of one method on a row's inputs, and what was measured of it."""
+    """Forward and backward of one method on a row's inputs, and its measurements."""
 
     def __init__(self, method, function, inputs):
         self.method, self.function, self.inputs = method, function, inputs
@@ -65,13 +65,13 @@ def clean():
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.synchronize()
-        # After a failed recording the allocator may refuse; what is cached is then no matter.
+        # After a failed recording the allocator may refuse; the cache does not matter then.
         with contextlib.suppress(RuntimeError):
             torch.cuda.empty_cache()
 
 
 def seconds_of(launch, calls, device):
-    """Seconds a call: between two events of the card, or by the clock on a CPU."""
+    """Seconds per call: between two CUDA events, or by the clock on a CPU."""
     if device.type != "cuda":
         began = time.perf_counter()
         for _ in range(calls):
@@ -107,7 +107,7 @@ def warm(step, base, device):
 
 
 def record(step, device):
-    """The step as a CUDA graph, where it can be one; else why not."""
+    """The step as a CUDA graph, or the reason why it cannot be recorded."""
     step.found["timed"] = "eager"
     if device.type != "cuda":
         return
@@ -138,22 +138,22 @@ def record(step, device):
 
 
 def in_rounds(steps, device, bound, rounds=MOST_ROUNDS):
-    """Every step in turn, round after round, so that all of them see the same card."""
+    """Every step in turn, round after round, so that all see the GPU in the same state."""
     for number, step, calls in turns(steps, bound, rounds, lambda step: step.estimate):
         step.samples.append(seconds_of(step.launch, calls, device))
         step.rounds.append(number)
 
 
 def eager_in_rounds(steps, device, bound, rounds=EAGER_ROUNDS):
-    """The same of ordinary calls, also of what was recorded."""
+    """The same with ordinary calls, also for recorded steps."""
     for _, step, calls in turns(steps, bound, rounds, lambda step: step.found["eager_ms"] / 1e3):
         step.eager.append(seconds_of(step.run, calls, device))
 
 
 def turns(steps, bound, rounds, seconds):
-    """Round, step and calls of each turn. Each round has an order of its own.
+    """Round, step and calls of each turn. The order differs between rounds.
 
-    A card that a slow step has made hot, or that has idled, is not the same for what follows.
+    A slow step that heats the GPU, or a pause, changes the speed of the next step.
     """
     plan = {}
     for step in steps:
@@ -194,7 +194,7 @@ def paired_ratio(first, second):
 
 
 def matmul_rate(device, side=8192):
-    """Operations a second of torch's bfloat16 product here and now."""
+    """Operations per second of torch's bfloat16 matrix product on this device."""
     side = side if device.type == "cuda" else 256
     a, b = (torch.randn(side, side, device=device, dtype=torch.bfloat16) for _ in range(2))
     for _ in range(50):

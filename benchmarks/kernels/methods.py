@@ -1,9 +1,9 @@
-"""What is compared: this package's loss and the ways others have of computing the same gradient.
+"""The compared methods: this package's loss and other implementations of the same gradient.
 
 A method takes two (b, d) tensors and returns a scalar. The layouts: ``one`` direction of two
 towers (row i of the left against every row of the right), ``both`` directions, and ``simclr``
-(anchors = keys, an anchor left out of its own row). Others' code is imported, never copied: from
-the installed packages, or from the folder given as ``--peers``.
+(anchors = keys, an anchor left out of its own row). Code of peers is imported, not copied: from
+installed packages, or from the folder given as ``--peers``.
 """
 
 import functools
@@ -19,11 +19,11 @@ from flatnce import functional as F
 from flatnce.core.contrast import contrast_of_batches
 from flatnce.core.diagnostics import Monitor, Snapshot
 
-TEMPERATURE = 0.125  # beta is 8: those that scale bfloat16 rows by it round nothing
+TEMPERATURE = 0.125  # scaling bfloat16 rows by 8 rounds nothing
 BETA = 1 / TEMPERATURE
 LAYOUTS = ("one", "both", "simclr")
 NARROWEST = 16
-"""Columns of the values that FlexAttention is given: they are not used, so as few as it takes."""
+"""Columns of FlexAttention's values, which are not used: the smallest number it accepts."""
 
 
 @dataclass(frozen=True)
@@ -31,16 +31,16 @@ class Method:
     """A way to compute a loss.
 
     Arguments:
-        name: As the table says it.
+        name: Its name in the table.
         kind: ``ours`` or ``peer``.
-        make: Builds the step for a layout; may raise where it is not there.
-        layouts: What it can do.
-        objective: Whose gradient it has: ``infonce`` or ``flatnce``.
-        normalises: Whether it divides rows by their norm itself.
-        most_rows: More than these are not tried; None for no limit.
-        quadratic: Bytes it holds for each score at once; 0 where memory is linear in the rows.
-        reads_device: It waits for the device inside, so that no CUDA graph can hold it.
-        compiles: It is compiled for each width and layout, which takes long.
+        make: Builds the step for a layout; may raise if the method is not installed.
+        layouts: The layouts that it supports.
+        objective: The loss whose gradient it computes: ``infonce`` or ``flatnce``.
+        normalises: Whether it normalises rows itself.
+        most_rows: The largest number of rows that is tried; None for no limit.
+        quadratic: Bytes per score that it holds at once; 0 if memory is linear in the rows.
+        reads_device: It waits for the device, so it cannot be recorded as a CUDA graph.
+        compiles: It is compiled for each width and layout, which is slow.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Method:
 
 
 def by_pairs(z1, z2, layout, kernel, normalise):
-    """The contrast by way of a layout's Pairs, as labels, queues and masks take it."""
+    """The contrast by way of a layout's Pairs, the path for labels, queues and masks."""
     if layout == "simclr":
         pairs = F.two_view(z1, z2, normalize=normalise)
     else:
@@ -71,7 +71,7 @@ def by_pairs(z1, z2, layout, kernel, normalise):
 
 
 def straight(z1, z2, layout, kernel, normalise):
-    """The contrast as the objectives take it: from raw rows if the kernel can, else by pairs."""
+    """The contrast as objectives compute it: from raw rows if the kernel can, else by pairs."""
     form = {"one": "left", "both": "both", "simclr": "views"}[layout]
     options = {"layout": form, "normalize": normalise, "kernel": kernel}
     found = contrast_of_batches(z1, z2, TEMPERATURE, **options)
@@ -79,7 +79,7 @@ def straight(z1, z2, layout, kernel, normalise):
 
 
 def ours_on_unit_rows(kernel, way, ess, layout):
-    """Rows that are of unit norm already, as the peers take them; InfoNCE's gradient."""
+    """InfoNCE's gradient of rows that already have unit norm, as the peers expect."""
 
     def step(z1, z2):
         contrast, _ = way(z1, z2, layout, kernel, False)
@@ -96,7 +96,7 @@ def ours_as_called(kernel, diagnostics, layout):
     form = "two_view" if layout == "simclr" else "two_tower"
     loss_fn = flatnce.FlatNCE(TEMPERATURE, layout=form, kernel=kernel)
 
-    def one_direction(z1, z2):  # the module has both only
+    def one_direction(z1, z2):  # the module only computes both directions
         contrast, rows = straight(z1, z2, layout, kernel, True)
         loss = F.flatnce(contrast)
         if diagnostics:
@@ -116,7 +116,7 @@ def ours_as_called(kernel, diagnostics, layout):
 
 
 def plain(layout):
-    """As people write it: the product in the inputs' bfloat16, then torch's cross-entropy."""
+    """The usual code: the product in the inputs' bfloat16, then torch's cross-entropy."""
 
     def one(z1, z2):
         logits = z1 @ z2.T * BETA
@@ -156,7 +156,7 @@ def flex(layout):
         asked = AuxRequest(lse=True)
         out, aux = flex_attention(q, k, v, score_mod=modify, scale=BETA, return_aux=asked)
         positive = BETA * (left.float() * positive_of.float()).sum(1)
-        # torch 2.11 cannot compile the gradient where the output itself is used for nothing.
+        # torch 2.11 cannot compile the gradient if the output itself is not used.
         return (aux.lse[0, 0] - positive).mean() + 0.0 * out.float().sum()
 
     def one(z1, z2):
@@ -172,7 +172,7 @@ def flex(layout):
     return torch.compile({"one": one, "both": both, "simclr": simclr}[layout], dynamic=False)
 
 
-# ---- others' packages
+# ---- packages of peers
 
 
 def towers(one_direction, layout):
@@ -193,7 +193,7 @@ def inf_cl(layout):
 
 
 def cut_cross_entropy(layout):
-    """Exact: without its filter, which drops small probabilities, and here all are small."""
+    """Without its filter, which drops small probabilities: here all are small."""
     loss = importlib.import_module("cut_cross_entropy").linear_cross_entropy
 
     def one(z1, z2):
@@ -248,11 +248,11 @@ PEERS = (
 )
 
 KERNELS = {"fused": None, "chunked": 65_536, "dense": 16_384}
-"""This package's kernels, and the most rows each is tried with."""
+"""This package's kernels, and the largest number of rows for each."""
 
 
 def ours(kernel, everything=True):
-    """The methods of one kernel; the first is what ratios are taken to."""
+    """The methods of one kernel; ratios are relative to the first."""
     options = {"kind": "ours", "most_rows": KERNELS[kernel]}
     options["quadratic"] = 16 if kernel == "dense" else 0
     bind = functools.partial

@@ -1,11 +1,11 @@
-"""Time, memory and error of the loss, forward and backward, beside the ways others have of it.
+"""Time, memory and error of the loss, forward and backward, compared with peers.
 
     python benchmarks/kernels/run.py --peers FOLDER      writes results.json beside this file
     python benchmarks/kernels/run.py --quick             ours and plain torch, three rows
-    python benchmarks/kernels/run.py --cpu               a smoke run without a card
+    python benchmarks/kernels/run.py --cpu               a smoke run without a GPU
 
-All methods of a row are timed in turns, round after round, on the same inputs. README.md says
-what is counted. A method that fails, or does not fit, is a row that says so.
+All methods of a row are timed in turns, round after round, on the same inputs. README.md defines
+the measurements. If a method fails or does not fit, its row gives the reason.
 """
 
 import argparse
@@ -31,13 +31,13 @@ class Case:
     """A row of the table.
 
     Arguments:
-        name: As the table says it.
+        name: Its name in the table.
         layout: ``one``, ``both`` or ``simclr``.
         n: Rows of scores.
         d: Width.
-        products: Matrix products of 2·n²·d operations that the work takes at least.
-        goal_ms: What was aimed at; None for nothing.
-        goal_mib: Likewise.
+        products: The least number of matrix products of 2·n²·d operations.
+        goal_ms: The goal for the time; None for no goal.
+        goal_mib: The goal for the memory; None for no goal.
     """
 
     name: str
@@ -49,9 +49,10 @@ class Case:
     goal_mib: float | None = None
 
 
-# One direction: scores and, in the same pass, the anchors' gradient; scores again and the keys':
-# four products. Both: scores, scores again for each of two gradients, two gradients, as one score
-# serves both: five. With anchors = keys the matrix is symmetric and one gradient is both: three.
+# One direction needs four products: scores and the anchors' gradient in one pass, scores again and
+# the keys' gradient. Both directions need five: scores, scores again for each of two gradients,
+# and two gradients, because one score serves both. With anchors = keys the matrix is symmetric,
+# one gradient is both, and three are enough.
 CASES = (
     Case("N = 65,536, d = 256", "one", 65_536, 256, 4, 20.0, 400.0),
     Case("SimCLR, N = 65,536, d = 128", "simclr", 65_536, 128, 3, 8.0),
@@ -65,11 +66,12 @@ CASES = (
 QUICK = ("N = 65,536, d = 256", "SimCLR, N = 65,536, d = 128", "N = 4,096, d = 256")
 ERROR_ROWS = 2_048
 EVERYWHERE = (("one", 256), ("simclr", 128))
-"""Layouts and widths whose errors are measured of every method; else not of compiled ones."""
+"""Layouts and widths at which the error of every method is measured; at others, compiled methods
+are left out."""
 MOST_EAGER = 65_536
-"""Rows up to which ordinary calls are timed in turns too: beyond, launches are no matter."""
+"""Rows up to which ordinary calls are timed in turns, too; beyond, launches do not matter."""
 LARGEST_TIME = 2.0
-"""Seconds a step above which a peer is not run in the largest row, but estimated."""
+"""Seconds per step above which a peer is estimated instead of run in the largest row."""
 LARGE = 200_000
 
 
@@ -90,11 +92,11 @@ def main():
         "errors": {},
     }
     print(f"matmul of bfloat16: {results['matmul_tflops']} TFLOP/s", flush=True)
-    if options.cases and options.out.exists():  # rows alone replace only themselves
+    if options.cases and options.out.exists():  # selected rows replace only themselves
         before = json.loads(options.out.read_text())
         results["cases"], results["errors"] = before["cases"], before["errors"]
     results["errors"] |= errors(options, device, began)
-    times = {}  # seconds of a method by (n, d), to know what a larger row would take
+    times = {}  # seconds of a method by (n, d), to estimate larger rows
     chosen = chosen_cases(options)
     order = [case.name for case in (*CASES, *chosen)]
     for case in chosen:
@@ -103,7 +105,7 @@ def main():
         others = [row for row in results["cases"] if row["name"] != case.name]
         results["cases"] = sorted([*others, found], key=lambda row: order.index(row["name"]))
         results["seconds"] = round(time.perf_counter() - began, 1)
-        write(options.out, results)  # what was measured stays, whatever comes next
+        write(options.out, results)  # after every row, in case a later one fails
     print(f"\n{results['seconds']} s in all\n\n{table(results)}")
 
 
@@ -130,7 +132,7 @@ def parsed():
 
 
 def refuse(parser, options):
-    """End with a line that says what is wrong, before anything is measured."""
+    """Exit with an error message before anything is measured."""
     if not options.cpu and not torch.cuda.is_available():
         parser.error("no CUDA device is there; --cpu is a smoke run without one")
     if options.peers and not options.peers.is_dir():
@@ -162,7 +164,7 @@ def chosen_cases(options):
 
 
 def chosen_methods(layout, options):
-    """Every method that can do a layout; of the second kernel on, not each variant."""
+    """Every method that supports a layout; kernels after the first have fewer variants."""
     found = []
     for place, kernel in enumerate(options.kernels):
         found += methods.ours(kernel, everything=place == 0)
@@ -175,7 +177,7 @@ def chosen_methods(layout, options):
 
 
 def run_case(case, options, device, rate, times, began):
-    """One row: every method measured, or why not."""
+    """One row: the measurement of every method, or the reason why there is none."""
     floor = 1e3 * case.products * 2 * case.n**2 * case.d / rate
     print(f"\n{case.name} (floor {floor:.3g} ms)", flush=True)
     measure.clean()
@@ -215,7 +217,7 @@ def run_case(case, options, device, rate, times, began):
 
 
 def refused(method, case, times, device):
-    """Why a method is not tried on a row: it cannot fit, or would take too long."""
+    """Why a method is not tried on a row: it does not fit, or would take too long."""
     if method.most_rows is not None and case.n > method.most_rows:
         return f"not run beyond {method.most_rows:,} rows"
     if device.type == "cuda" and method.quadratic:
@@ -234,7 +236,7 @@ def refused(method, case, times, device):
 
 
 def prepare(case, method, inputs, base, device, steps, entry):
-    """Build, warm up and weigh one method; a failure is its result."""
+    """Build and warm up one method and measure its memory; a failure is its result."""
     step, failed = None, None
     try:
         step = measure.Step(method, method.make(case.layout), inputs)
@@ -255,7 +257,7 @@ def prepare(case, method, inputs, base, device, steps, entry):
 
 
 def measured(steps, options, device):
-    """The rounds; a step that runs out of memory beside the others is left to its eager time."""
+    """Time the rounds; a step that runs out of memory beside the others keeps its eager time."""
     rounds = 4 if options.cpu else 12 if options.quick else measure.MOST_ROUNDS
     bound = 0.2 if options.cpu else options.bound
     try:
@@ -349,7 +351,7 @@ def write(path, results):
 
 
 def table(results):
-    """What README.md holds between its marks."""
+    """The table between the marks of README.md."""
     lines = [
         "| row | method | time (quartiles) | peak memory | ratio | share of floor "
         "| ordinary calls | ratio of these | error |",
@@ -379,7 +381,7 @@ def line(case, record, place, error):
     if "ms" not in record:
         return f"| {row} | {name} | {record.get('failed', 'not timed')} | | | | | | |"
     took = spread(record) + (", eager" if record["timed"] == "eager" else "")
-    # One sample of two calls, where there were no turns of ordinary calls.
+    # One sample of two calls if ordinary calls were not timed in turns.
     calls = f"{record['eager_ms']:.{digits_of(record['eager_ms'])}f} ms"
     if "eager" in record:
         calls = spread(record["eager"])

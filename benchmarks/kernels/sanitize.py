@@ -1,4 +1,4 @@
-"""Every kernel of the package once, at sizes that fill no tile, for NVIDIA's memory checker.
+"""Run every kernel of the package once, at sizes that fill no tile, for NVIDIA's memory checker.
 
     compute-sanitizer --tool memcheck python benchmarks/kernels/sanitize.py
 
@@ -29,7 +29,7 @@ def paired(dtype):
             ids = torch.randint(9, (n,), device=CUDA) if width == 100 else None
             found = paired_statistics(*z, beta, layout=layout, operands=dtype, ids=ids)
             torch.autograd.grad((found.lse - found.positive).sum(), z)
-        for width in (64, 512):  # as they are: nothing is copied
+        for width in (64, 512):  # used as they are, without a copy
             z = [torch.randn(37, width, device=CUDA, dtype=dtype) / 8 for _ in "ab"]
             z = [rows.requires_grad_() for rows in z]
             found = paired_statistics(*z, beta, layout=layout, operands=dtype, normalize=False)
@@ -63,7 +63,7 @@ def selected(dtype, d):
 
 
 def views():
-    """Images of bytes to views, plain and with everything that can be asked for."""
+    """Views of byte images, plain and with every option."""
     images = torch.randint(256, (9, 3, 32, 32), dtype=torch.uint8, device=CUDA)
     indices, epoch = torch.arange(9, device=CUDA), torch.zeros((), dtype=torch.long, device=CUDA)
     everything = Views(33, seed=0, blur=1.0, cutout=1.0, noise=0.1, solarize=0.5)
