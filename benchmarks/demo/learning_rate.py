@@ -1,7 +1,7 @@
-"""How the demo's learning rate was chosen, and how much hangs on it.
+"""How the demo's learning rate was chosen, and how much the results depend on it.
 
 For each rate, both objectives are trained in five settings, with seeds that the demo
-itself does not use. The rate taken is the one with the highest large-pool mutual information,
+itself does not use. The demo uses the rate with the highest large-pool mutual information,
 averaged over settings *and objectives*. Run from the project's root:
 
     python benchmarks/demo/learning_rate.py

@@ -1,11 +1,11 @@
-"""Why InfoNCE is ahead where it is: the gain as a weight, taken apart.
+"""Why InfoNCE is ahead in some settings: the effect of the gain as a weight.
 
 From the project's root:
 
     python benchmarks/demo/weighting.py
 
-Per row, InfoNCE's gradient is FlatNCE's times the gain. Adam removes a constant factor, so what
-is left of the gain is a weighting: of rows within a batch, and of batches. Each is tried alone.
+Per row, InfoNCE's gradient is FlatNCE's times the gain. Adam removes a constant factor, so the
+gain acts as a weighting of rows within a batch and of batches. Each is tried alone.
 """
 
 import json
@@ -24,7 +24,7 @@ SETTINGS = (Case(8, 0.2, 4e-3), Case(8, 0.2, 1e-3), Case(8, 0.05, 1e-3))
 
 
 def halves_of_the_gain(logits: torch.Tensor) -> torch.Tensor:
-    """First half of the runs: rows weigh by gain, batches alike. Second: batches, rows alike."""
+    """Weight rows within a batch by the gain (first half of the runs), or batches (second)."""
     runs, batch, _ = logits.shape
     own = torch.arange(batch).repeat(runs)
     contrast = F.contrast_from_logits(logits.reshape(runs * batch, batch), own)
