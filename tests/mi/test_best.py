@@ -463,6 +463,23 @@ def test_what_other_methods_find_in_grouped_rows_raises_the_upper_end_alone():
     assert best_estimate(*copies, still).high < 0.3
 
 
+def test_a_function_has_no_upper_end_in_grouped_rows_either():
+    random = np.random.default_rng(0)
+    x, few = random.normal(size=(800, 1)), random.normal(size=(200, 1))
+    sure = {"nats": 3.0, "lower": 2.5, "start": 3.0, "validation": 3.0}
+    grouped = _critic(**sure, units=np.arange(800) // 4)
+    assert best_estimate(x, 3 * x + 1, grouped).high == math.inf
+    # Noise that 800 rows resolve and 200 do not, nearly equal rows of a unit, and few units.
+    noisy = x + 0.01 * random.normal(size=(800, 1))
+    alike = [
+        np.repeat(one, 4, axis=0) + 1e-6 * random.normal(size=(800, 1)) for one in (few, few**2)
+    ]
+    alike[1] += np.repeat(random.normal(size=(200, 1)), 4, axis=0)
+    for sides, units in (((x, noisy), 4), (alike, 4), ((x, 3 * x + 1), 20)):
+        critic = _critic(**sure, units=np.arange(800) // units)
+        assert best_estimate(*sides, critic).high <= math.log(800)
+
+
 @pytest.mark.parametrize("grouped", [False, True])
 def test_rare_values_that_the_searched_rows_miss_end_in_no_error(grouped):
     random = np.random.default_rng(0)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from flatnce.extras import require_extra
 from flatnce.mi.classical import TREE_COLUMNS, Integers, Table, gaussian_copula, ksg_terms
-from flatnce.mi.cleaning import more_values, normal_scores
+from flatnce.mi.cleaning import FEWEST_ROWS, more_values, normal_scores
 from flatnce.mi.critics import determined_columns
 from flatnce.toml_files import read_toml
 
@@ -207,7 +207,12 @@ def _chosen(
         kept = order[np.unique(critic.units[order], return_index=True)[1]]
         alone = replace(critic, units=None, gaussian=None)
         sides = Side(left.table[kept], random), Side(right.table[kept], random)
-        other = min(_chosen(*sides, alone, random)[2].interval[1], math.log(rows))
+        other = _chosen(*sides, alone, random)[2].interval[1]
+        # Few units look like a function without noise where all rows resolve it, and nearly equal
+        # rows of one unit do where the units do not. Short of both, n rows show at most log n.
+        endless = other == math.inf and len(kept) >= FEWEST_ROWS
+        if not endless or _chosen(left, right, alone, random)[2].interval[1] < math.inf:
+            other = min(other, math.log(rows))
         more = max(other - value.interval[1], 0.0)
         return "critic", "rows belong together", replace(value, above=value.above + more)
     if left.discrete and right.discrete:
