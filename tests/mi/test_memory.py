@@ -260,3 +260,15 @@ def test_one_series_has_one_advice_whatever_blocks_were_given():
         assert f"Give blocks of at least {least} rows (blocks={least})" in message
         assert "too long" not in message and "Add rows, or difference the columns first" in message
     assert not mi.estimate(x, y, blocks=least, **QUICK).flagged("dependent")
+
+
+def test_copies_of_a_whole_series_are_to_be_dropped_before_blocks_are_made():
+    x = _series(0.8, 400, seed=0)
+    whole = np.tile(np.hstack((x, x + np.random.default_rng(1).normal(size=x.shape))), (4, 1))
+    found = mi.estimate(whole[:, :1], whole[:, 1:], **QUICK)
+    (said,) = [flag.message for flag in found.flags if flag.name == "duplicates"]
+    assert "drop them before you keep rows together (blocks=, groups=)" in said
+    with pytest.raises(
+        ValueError, match=r"copies of a row \(drop .* first\), leave 1 set of rows"
+    ):
+        mi.estimate(whole[:, :1], whole[:, 1:], blocks=21)

@@ -390,6 +390,8 @@ def units_of(
     count = int(units.max()) + 1
     if count < FEWEST_UNITS:
         what = "groups" if groups is not None else "blocks" if blocks is not None else "copies"
+        if len(np.unique(own)) >= FEWEST_UNITS and what != "copies":
+            what += ", joined where they hold copies of a row (drop the copies first),"
         sets = counted(count, "set")
         raise ValueError(MESSAGES["few_units"].format(what=what, count=sets, least=FEWEST_UNITS))
     return units.astype(np.int64)
