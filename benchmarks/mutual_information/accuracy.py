@@ -1,10 +1,10 @@
-"""The default and its neighbours on laws of known information, n = 10,000, three seeds.
+"""The default and two other methods on laws of known information, n = 10,000, three seeds.
 
     python benchmarks/mutual_information/accuracy.py --out FOLDER       writes accuracy.json
     python benchmarks/mutual_information/accuracy.py --table FILE       prints its tables
 
-``auto`` starts from the best Gaussian critic, which is the truth on the Gaussian rows: ``infonce``
-and ``flatnce`` beside it do not. The bmi suite is run whole with ``auto``.
+``auto`` starts from the best Gaussian critic, which is the true one on the Gaussian rows;
+``infonce`` and ``flatnce`` do not. The whole bmi suite is run with ``auto``.
 """
 
 import json

@@ -1,10 +1,10 @@
-"""Is the lower limit below the truth as often as it says, and is the p-value uniform?
+"""Does the lower limit have its nominal coverage, and is the p-value uniform?
 
     python benchmarks/mutual_information/coverage.py --out FOLDER       writes coverage.json
     python benchmarks/mutual_information/coverage.py --table FILE       counts
 
-Full fits of the default throughout. Twenty laws with ten seeds each; then the laws on which the
-critic is nearly the true one, where a limit has the least room, a hundred seeds each; then
+All fits are full fits of the default: on twenty laws with ten seeds each, on the laws where the
+critic is nearly the true one (a limit has the least room there) with a hundred seeds each, and on
 independent tables.
 """
 
@@ -32,7 +32,7 @@ def one(part, task, n, seeds):
 def run(out, n, processes, null_from):
     pieces = []
     if null_from is None:
-        # Seeds of their own for every law: laws that differ by maps alone share draws otherwise.
+        # Separate seeds for every law; otherwise laws that differ only by maps share draws.
         pieces += [
             ("laws", task, n, range(1000 * k, 1000 * k + 10)) for k, task in enumerate(LAWS)
         ]
@@ -42,7 +42,7 @@ def run(out, n, processes, null_from):
 
 
 def _in_fifties(part, tasks, n, first):
-    """A hundred seeds of each task; what trains side by side must fit."""
+    """A hundred seeds of each task, in parts of fifty that fit into memory together."""
     starts = (first, first + 50)
     return [(part, task, n, range(start, start + 50)) for start in starts for task in tasks]
 

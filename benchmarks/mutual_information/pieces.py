@@ -1,4 +1,4 @@
-"""Independent pieces of a benchmark, several processes at a time, kept as they come in."""
+"""Runs independent pieces of a benchmark in several processes and saves each when it is done."""
 
 import argparse
 import json
@@ -52,14 +52,14 @@ def _task_row(method, law, pairs, seeds):
 
 
 def run_pieces(function, pieces, file, processes, **header):
-    """Write {"environment", **header, "rows"} whenever a piece is done; rows in the pieces' order.
+    """Write {"environment", **header, "rows"} after each piece, with rows in the pieces' order.
 
     Arguments:
-        function: From a piece to a list of plain records.
+        function: Maps a piece to a list of plain records.
         pieces: Tuples of arguments.
-        file: Where to write.
-        processes: How many at a time; on one GPU several share it.
-        header: More to write.
+        file: The file to write.
+        processes: The number of processes; on one GPU they share it.
+        header: Additional entries of the file.
     """
     found = {}
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
@@ -74,7 +74,7 @@ def run_pieces(function, pieces, file, processes, **header):
 
 
 def options_of(description, n):
-    """A parser of what these benchmarks share: where to write, what to tabulate, how much."""
+    """A parser of the options that these benchmarks share."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent)
     parser.add_argument("--table", type=Path)

@@ -1,4 +1,4 @@
-"""Wrong ways to read mutual information off a critic, and by how much they are wrong.
+"""Wrong ways to compute mutual information from a critic, and the size of their errors.
 
     python benchmarks/mutual_information/pitfalls.py              writes pitfalls.json, two cores
     python benchmarks/mutual_information/pitfalls.py --tables     prints the page's tables
@@ -57,12 +57,12 @@ def summary(values):
 
 
 def collected(records):
-    """From one dictionary of numbers a repetition to a summary of each."""
+    """Summarise each number over the repetitions, which are one dictionary each."""
     return {name: summary([record[name] for record in records]) for name in records[0]}
 
 
 def trained(critic, objective, x, y, steps, batch=128, watch=None, every=25):
-    """Train a critic; call ``watch`` now and then, and return what it returned."""
+    """Train a critic; call ``watch`` at intervals, and return its results."""
     optimizer = torch.optim.Adam(critic.parameters(), lr=5e-4)
     seen = []
     for step in range(1, steps + 1):
@@ -102,7 +102,7 @@ def stopped(critic, objective, train, validation, steps):
 
 
 def parts(task, n, seed):
-    """A half to train on, a quarter to stop on, a quarter to read."""
+    """Split into a half for training, a quarter for stopping and a quarter for evaluation."""
     x, y = drawn(task, n, seed)
     sizes = (n // 2, n // 4, n - n // 2 - n // 4)
     return list(zip(x.split(sizes), y.split(sizes), strict=True))
@@ -142,7 +142,7 @@ def one_permutation(seed):
 
 
 def minus_u(seed):
-    """The number behind FlatNCE, 127 negatives, as the critic is scaled up from the truth."""
+    """The value of FlatNCE with 127 negatives as the true critic is scaled up."""
     found = {}
     for nats in (4, 6):
         x, y = drawn(mi.tasks.staircase(nats), 40 * 256, seed)
@@ -177,7 +177,7 @@ def smile(seed):
 
 
 def recentring(seed):
-    """DV and NWJ on an InfoNCE critic, whose c(x) is arbitrary; then with c(x) taken out."""
+    """DV and NWJ on an InfoNCE critic, whose c(x) is arbitrary; then with c(x) removed."""
     torch.manual_seed(seed)
     found = {}
     for id, critic in (
@@ -214,7 +214,7 @@ def mean_of_u(seed):
 
 
 def unbounded(seed):
-    """FlatNCE on a critic without a bound on its scale, at the last step and repaired."""
+    """FlatNCE with a critic of unbounded scale, at the last step and corrected."""
     torch.manual_seed(seed)
     train, validation, test = parts(mi.tasks.staircase(6), 4000, seed)
     critic = mi.critic_for("dot", (20, 20))
@@ -238,7 +238,7 @@ def unbounded(seed):
 
 
 def test_history(seed):
-    """The maximum over looks at the test rows, against the same weights on 20,000 fresh rows."""
+    """The maximum over checks on the test rows against the same weights on 20,000 new rows."""
     torch.manual_seed(seed)
     found = {}
     for id, width in (("null-5v5", 5), ("multinormal-sparse-5-5-2-2.0", 5)):

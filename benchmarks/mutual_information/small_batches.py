@@ -4,9 +4,9 @@
     python benchmarks/mutual_information/small_batches.py --table FILE   prints the table
 
 Staircase laws of 2 to 10 nats, n = 10,000, three seeds. Both objectives train a cosine critic at
-each of six scales; InfoNCE also trains an unbounded product. No Gaussian start. The scale is
-chosen on validation rows (mean over seeds), the number is InfoNCE on untouched rows after
-calibration, the same read-out for all. Best against best.
+each of six scales; InfoNCE also trains an unbounded product. There is no Gaussian start. The scale
+is chosen on validation rows (mean over seeds). The reported number is InfoNCE on test rows after
+calibration, for all methods. The best of each objective are compared.
 """
 
 import json

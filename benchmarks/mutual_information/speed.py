@@ -1,8 +1,8 @@
-"""Seconds and memory: the default on 10,000 rows, a large read-out, a million rows on a GPU.
+"""Seconds and memory: the default on 10,000 rows, a large evaluation, a million rows on a GPU.
 
     python benchmarks/mutual_information/speed.py --out FOLDER    writes speed-cpu.json or -cuda
 
-Each part runs in a process of its own, so that its peak memory is its own.
+Each part runs in its own process, so that its peak memory is measured alone.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def whole(task, n, **choices):
 
 
 def readout(n, columns):
-    """All pairs of n rows with a trained shape of critic, everything that an estimate reads."""
+    """Every statistic of an estimate on all pairs of n rows, with a critic of the usual shape."""
     from flatnce.mi.readouts import EvaluationPart, group_sums, readouts_of
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
