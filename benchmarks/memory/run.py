@@ -5,7 +5,7 @@
 
 Every measurement of memory is a fresh process: it makes the inputs, resets the kernel's record of
 its peak, runs forward and backward once, and reads the peak. Later steps of the same process are
-timed, on one thread. The table of times is one process, the kernels in turns, step by step.
+timed, on one thread. The table of times is one process in which the kernels alternate.
 """
 
 import argparse
@@ -30,16 +30,16 @@ MIB, GIB = 2**20, 2**30
 SPEED_SIZES, SPEED_WIDTHS, SPEED_THREADS = (256, 512, 1024, 2048, 4096), (64, 128, 512), (1, 2)
 LAYOUTS = ("views", "towers")
 RESERVE = 4 * GIB
-"""Memory left alone for everything else on the machine."""
+"""Memory that is left to the rest of the machine."""
 
 
 def measure(kernel, n, steps, limit):
     """In a fresh process: extra peak memory of the first step, seconds of the further ones."""
     torch.set_num_threads(1)
-    Path("/proc/self/oom_score_adj").write_text("1000")  # should memory run out, end this first
+    Path("/proc/self/oom_score_adj").write_text("1000")  # killed first if memory runs out
     allowed = status("VmSize") + limit
-    resource.setrlimit(resource.RLIMIT_AS, (allowed, allowed))  # fail here, not in the neighbours
-    step(kernel, *make_views(256))  # what is loaded or allocated once is not the batch's
+    resource.setrlimit(resource.RLIMIT_AS, (allowed, allowed))  # fail here, not in other processes
+    step(kernel, *make_views(256))  # load or allocate beforehand what is needed only once
     views = make_views(n)
     Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts again at the present size
     before = status("VmHWM")
@@ -72,16 +72,16 @@ def step(kernel, z1, z2, layout="views"):
 
 
 def timed(kernel, views):
-    """Seconds of processor time: on one thread the time of an idle machine, also on a busy one."""
+    """Seconds of processor time, which on one thread is close to wall time on an idle machine."""
     start = time.process_time()
     step(kernel, *views)
     return time.process_time() - start
 
 
 def speed(layout, n, width, threads, least=0.8, fewest=7):
-    """Seconds of steps, the kernels in turns, and how their ratio spreads.
+    """Seconds of steps of alternating kernels, and the quartiles of their ratio.
 
-    On one thread processor time, which a busy machine does not lengthen; else wall time.
+    Times are processor time on one thread, and wall time on several.
     """
     torch.set_num_threads(threads)
     clock = time.process_time if threads == 1 else time.perf_counter
@@ -132,7 +132,7 @@ def compare_speed(several):
 
 
 def status(field):
-    """A size of this process, in bytes."""
+    """A memory size of this process, in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field + ":"))
 
@@ -154,7 +154,7 @@ def in_fresh_process(kernel, n, steps):
 
 
 def in_turns(n, kernels, rounds, steps):
-    """Every kernel once a round, so that a busy machine slows all of them."""
+    """Run every kernel once per round, so that a busy machine slows all of them."""
     found = {kernel: [] for kernel in kernels}
     for _ in range(rounds):
         for kernel in kernels:
