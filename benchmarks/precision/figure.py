@@ -129,7 +129,7 @@ def dress(panel):
 
 
 def finish(figure, name, headline, caption):
-    """Words above, legend below, then both files."""
+    """Put the caption above and the legend below, and write both files."""
     inch = 1 / figure.get_figheight()
     figure.text(0.5, 1 - 0.25 * inch, headline, ha="center", fontsize=13, fontweight="bold")
     figure.text(0.5, 1 - 0.36 * inch, caption, ha="center", va="top", fontsize=9, color="#444444")
@@ -142,7 +142,7 @@ def finish(figure, name, headline, caption):
     figure.tight_layout(rect=(0, 0.35 * inch, 1, 1 - (0.4 + 0.16 * lines) * inch))
     figure.savefig(HERE / f"{name}.png", dpi=110)
     with Image.open(HERE / f"{name}.png") as picture:
-        small = picture.convert("RGB").quantize(192)  # a third of the bytes, the same to the eye
+        small = picture.convert("RGB").quantize(192)  # a third of the bytes, no visible difference
     small.save(HERE / f"{name}.png", optimize=True)
     figure.savefig(HERE / f"{name}.svg", metadata={"Date": None})
     plt.close(figure)

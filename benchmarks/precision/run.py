@@ -4,7 +4,7 @@
     python benchmarks/precision/figure.py         draws it
 
 The reference is each objective's own gradient in float64, from its formula, at the same rounded
-logits or embeddings: what is measured is the arithmetic, not the rounding of the input.
+logits or embeddings, so the error is that of the arithmetic and not of rounding the input.
 """
 
 import argparse
@@ -108,7 +108,7 @@ def exact_from_embeddings(z1, z2, name):
 
 
 def logits_experiment(dtype, device, seeds, rows):
-    """One record a number of negatives and loss; lists run over the margins."""
+    """One record per number of negatives and loss; lists run over the margins."""
     records = []
     for m in NEGATIVES:
         for name, loss in losses(dtype, device).items():
@@ -143,7 +143,7 @@ def compare(loss, name, batches):
 
 
 def make_logits(seed, rows, m, margin):
-    """Normal negatives; the positive stands ``margin`` above the hardest of them."""
+    """Normal negatives, and a positive that is ``margin`` above the hardest of them."""
     generator = torch.Generator().manual_seed(seed)
     negatives = torch.randn(rows, m, generator=generator, dtype=torch.float64)
     return torch.cat([negatives.amax(dim=1, keepdim=True) + margin, negatives], dim=1)
@@ -155,7 +155,7 @@ def percentiles(values):
 
 
 def zero_from(shares):
-    """First margin from which on most rows' positive gradient is exactly 0; None if never."""
+    """The margin beyond which the positive gradient of most rows is exactly 0; None if never."""
     alive = [margin for margin, share in zip(MARGINS, shares, strict=True) if share <= 0.5]
     beyond = [margin for margin in MARGINS if not alive or margin > alive[-1]]
     return beyond[0] if beyond else None
@@ -178,7 +178,7 @@ def loss_scale_experiment(device, seeds, rows, m=31):
 
 
 def embeddings_experiment(dtype, device, seeds):
-    """Relative error of the embeddings' gradient; one value a seed, lists over the cosines."""
+    """Relative error of the embeddings' gradient: one value per seed, lists over the cosines."""
     records = []
     for name, loss in embedding_losses(dtype, device).items():
         errors, sizes = [], []
@@ -218,7 +218,7 @@ def main():
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rows", type=int, default=400, help="rows of logits a seed")
     options = parser.parse_args()
-    torch.set_num_threads(1)  # the tensors are too small to share
+    torch.set_num_threads(1)  # the tensors are too small for several threads
     seeds, device = list(range(options.seeds)), options.device
     results = {
         "environment": environment(seeds, device),
