@@ -49,7 +49,7 @@ def counted(function, inputs, device):
         called(function, inputs)
     run.wait(device)
     start = time.perf_counter()
-    for _ in range(5 * CALLS):  # without waiting: the larger of host and GPU time
+    for _ in range(5 * CALLS):  # without waiting, so this is the larger of host and GPU time
         called(function, inputs)
     run.wait(device)
     stream = 1e6 * (time.perf_counter() - start) / (5 * CALLS)

@@ -1,12 +1,12 @@
-"""Time forward and backward of the loss in an eager loop, beside plain torch and lightly.
+"""Time forward and backward of the loss in an eager loop, compared with plain torch and lightly.
 
     python benchmarks/eager/run.py --device cpu --threads 1
     python benchmarks/eager/run.py --device cuda
     python benchmarks/eager/run.py --show
 
-Every method of a group is called in turn, so that all meet the same machine; the median of the
-calls is reported, with the quartiles of the ratio to the group's base. Results are merged into
-results.json under the device's name.
+The methods of a group are called in turn, so that all see the same load of the machine. The script
+reports the median of the calls and the quartiles of the ratio to the group's base. It merges the
+results into results.json under the device's name.
 """
 
 import argparse
@@ -88,7 +88,7 @@ def times_of(functions, inputs, calls, device):
     times = {name: [] for name in functions}
     order, shuffle = list(functions.items()), random.Random(0).shuffle
     for call in range(calls + 3):
-        shuffle(order)  # none always follows the same one
+        shuffle(order)  # so that no method always follows the same one
         for name, function in order:
             for tensor in inputs:
                 tensor.grad = None
