@@ -294,7 +294,14 @@ def _mean_loss(rows: PlainRows, *weights: Tensor) -> tuple[Tensor, Tensor | None
     """The mean over rows, and what the gradient of each is multiplied by; None is 1."""
     gap = rows.negative.view(-1, rows.positive.shape[0]) - rows.positive
     if rows.learned:
-        further = _expected(rows, weights).view_as(gap) - rows.positive
+        if len(weights) == 1:
+            mean_key = weights[0] @ rows.unit
+        else:
+            left, right = rows.unit.chunk(2)
+            mean_key = torch.cat([weights[0] @ right, weights[1] @ left])
+        # The mean of the negatives' scores under their own softmax.
+        expected = torch.linalg.vecdot(mean_key, rows.unit) * rows.beta
+        further = expected.view_as(gap) - rows.positive
         rows.slope = (gap.sigmoid() * further).mean() / rows.beta
     if rows.closed_form == "dcl":
         return gap.mean(), None
@@ -313,16 +320,6 @@ def _scaled(rows: PlainRows, by: Tensor) -> tuple[Tensor, float]:
     if rows.scaled is not None and by is rows.unit and rows.scaled.shape == by.shape:
         return rows.scaled, 1.0 / n
     return by * beta, 1.0 / n
-
-
-def _expected(rows: PlainRows, weights: tuple[Tensor, ...]) -> Tensor:
-    """Mean of the negatives' scores under their own softmax."""
-    if len(weights) == 1:
-        mean_key = weights[0] @ rows.unit
-    else:
-        left, right = rows.unit.chunk(2)
-        mean_key = torch.cat([weights[0] @ right, weights[1] @ left])
-    return torch.linalg.vecdot(mean_key, rows.unit) * rows.beta
 
 
 def _add_positives(rows: PlainRows, gradient: Tensor, each: Tensor | None, times: float) -> None:

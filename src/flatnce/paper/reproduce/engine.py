@@ -119,7 +119,12 @@ def _of_runs(
     def complete(need: str) -> tuple[Findings, list[TrainingRun]]:
         missing = [run for run in map(store.find, plan) if getattr(run, need) is None]
         if missing:
-            _check_sets(experiment, setting, plan[0].config)
+            sets = setting.pick(experiment.sets) if experiment.sets else []
+            if sets and len(missing_sets(sets, plan[0].config.data.root)) == len(sets):
+                raise MissingData(
+                    f"none of the sets to transfer to is on disk: {', '.join(sets)}; fetch one "
+                    f"with `flatnce data {sets[0]}`"
+                )
             store.train(missing, progress)
         runs = [store.find(run) for run in plan]
         return analyse(experiment, runs, setting), runs
@@ -211,16 +216,6 @@ def _base_config(experiment: Experiment, setting: Setting) -> TrainConfig:
         if not isinstance(value, Mapping) or setting.scale in value:
             settings[name] = setting.pick(value)
     return config.override(**settings)
-
-
-def _check_sets(experiment: Experiment, setting: Setting, config: TrainConfig) -> None:
-    """Refuse to train for a transfer to sets of which none is on disk."""
-    sets = setting.pick(experiment.sets) if experiment.sets else []
-    if sets and len(missing_sets(sets, config.data.root)) == len(sets):
-        raise MissingData(
-            f"none of the sets to transfer to is on disk: {', '.join(sets)}; fetch one with "
-            f"`flatnce data {sets[0]}`"
-        )
 
 
 def amount_of_work(plan: Sequence[TrainingRun]) -> str:

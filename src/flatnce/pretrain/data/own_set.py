@@ -315,22 +315,19 @@ class OwnSet(Labelled):
     @cached_property
     def labels(self) -> Tensor:  # type: ignore[override]  # of a set that has them already
         """Each item's class: the data set's own list, else as the items say, read once."""
-        listed = self._listed_labels()
+        listed = getattr(self.items, "targets", None)  # of torchvision
+        if listed is not None and len(listed) != len(self.items):
+            listed = None
+        columns = getattr(self.items, "column_names", None)
+        if isinstance(columns, list):  # of Hugging Face
+            key = next((key for key in LABELS if key in columns), None)
+            listed = None if key is None else list(self.items.with_format(None)[key])
         if listed is not None:
             labels = torch.as_tensor(listed).long()
             return labels if self.chosen is None else labels[self.chosen]
         if parse_item(self.items[0])[1] < 0:
             return torch.full((len(self),), -1)
         return torch.cat([batch.labels for batch in self._in_order("labels")])
-
-    def _listed_labels(self) -> Any:
-        """All labels without reading the items: torchvision's ``targets``, or a column."""
-        columns = getattr(self.items, "column_names", None)
-        if isinstance(columns, list):  # of Hugging Face
-            key = next((key for key in LABELS if key in columns), None)
-            return None if key is None else list(self.items.with_format(None)[key])
-        found = getattr(self.items, "targets", None)
-        return found if found is not None and len(found) == len(self.items) else None
 
     @cached_property
     def classes(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -506,21 +503,17 @@ class OwnLoader(Streaming):
         options["workers"] = usual if workers is None else workers
         super().__init__(own, batch_size, seed, **options)
         self.stage = own.stage if training else "images"
-        if self.streams:
-            self._check_stream()
-
-    def _check_stream(self) -> None:
-        """Refuse what would give items of an iterable data set twice, or leave some out."""
-        if self.workers > 1:
+        if self.streams and self.workers > 1:
             raise ValueError(
-                f"workers={self.workers}: each worker would read all of {self.own.name}, which is "
+                f"workers={self.workers}: each worker would read all of {own.name}, which is "
                 "iterable, so that items come several times; use workers=0 or 1"
             )
         # As split_dataset_by_node of Hugging Face leaves it.
-        if self.batching.world_size > 1 and getattr(self.own.dataset, "_distributed", None):
+        split = self.batching.world_size > 1 and getattr(own.dataset, "_distributed", None)
+        if self.streams and split:
             raise ValueError(
-                f"{self.own.name} is split by node already, and each process would take its share "
-                "of its share; give the whole data set"
+                f"{own.name} is split by node already, and each process would take its share of "
+                "its share; give the whole data set"
             )
 
     def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:

@@ -392,7 +392,13 @@ def voc2007_top1(folder: Path, split: str) -> FolderSet:
     part = "val" if split == "validation" else split
     names = _lines(folder / "ImageSets" / "Main" / f"{part}.txt")
     paths = tuple(str(folder / "JPEGImages" / f"{name}.jpg") for name in names)
-    labels = [_first_object(folder / "Annotations" / f"{name}.xml") for name in names]
+    labels = []
+    for name in names:
+        with _reading(annotation := folder / "Annotations" / f"{name}.xml"):
+            first = ElementTree.parse(annotation).findtext("object/name")
+            if first is None:
+                raise ValueError("it lists no object")
+            labels.append(VOC_CLASSES.index(first))
     return FolderSet(paths, torch.tensor(labels), VOC_CLASSES)
 
 
@@ -433,12 +439,3 @@ def _rows(file: Path, record: int) -> np.ndarray:
 def _lines(file: Path) -> tuple[str, ...]:
     lines = file.read_text(encoding="utf-8").splitlines()
     return tuple(line.strip() for line in lines if line.strip())
-
-
-def _first_object(annotation: Path) -> int:
-    """The class of the first object that an annotation of VOC2007 lists."""
-    with _reading(annotation):
-        name = ElementTree.parse(annotation).findtext("object/name")
-        if name is None:
-            raise ValueError("it lists no object")
-        return VOC_CLASSES.index(name)

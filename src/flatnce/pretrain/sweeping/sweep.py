@@ -197,7 +197,13 @@ class _Driver:
         gc.freeze()
         try:
             while self._start_next() or self._busy():
-                self._take_turns()
+                busy = self._busy()
+                # Those that need not wait for the device.
+                ready = [slot for slot in busy if slot.in_flight.has_room(slot.reads)]
+                for slot in ready:
+                    self._take(slot, slot.turn)
+                if busy and not ready:
+                    busy[0].in_flight.wait()
         finally:
             gc.unfreeze()
             for slot in self.slots:
@@ -216,15 +222,6 @@ class _Driver:
         free.start(name, self._steps(name))
         self._take(free, free.first_turns)
         return True
-
-    def _take_turns(self) -> None:
-        """Take a turn of each slot that need not wait for the device."""
-        busy = self._busy()
-        ready = [slot for slot in busy if slot.in_flight.has_room(slot.reads)]
-        for slot in ready:
-            self._take(slot, slot.turn)
-        if busy and not ready:
-            busy[0].in_flight.wait()
 
     def _take(self, slot: "RunSlot", turns: Callable[[], Outcome | None]) -> None:
         """Take turns of a slot, and record how its run ended if it did."""
