@@ -6,7 +6,7 @@ calculation for softmax", https://arxiv.org/abs/1805.02867). The backward pass r
 block of scores and turns it into weights with the stored log-sum-exp.
 """
 
-from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -177,12 +177,10 @@ def _gradients(
     beta: Tensor,
     selection: Selection,
     operands: torch.dtype,
-    rows: Sequence[Tensor],
-    incoming: Sequence[Tensor | None],
-    with_beta: bool,
+    *given: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The backward pass; without keys the anchors get the whole gradient."""
-    (lse, lse2, count), (to_lse, to_lse2, to_mean) = rows, incoming
+    lse, lse2, count, to_lse, to_lse2, to_mean, with_beta = given
     shared, keys = keys is None, anchors if keys is None else keys
     n, m = anchors.shape[0], keys.shape[0]
     to_anchors, to_keys = anchors.new_zeros(anchors.shape), keys.new_zeros(keys.shape)
@@ -200,15 +198,15 @@ def _gradients(
     factors = _Factors(first, second, share, _offsets(lse) if symmetric else None)
     exclusion = Exclusion(selection)
     left, memory = factors.before(scaled), anchors.new_empty(min(n, ROWS) * min(m, COLUMNS))
-    for part in blocks(n, ROWS):
+    for rows in blocks(n, ROWS):
         for columns in blocks(m, COLUMNS):
-            out = exclusion.block(part, columns)
-            weights = product(scaled[part], keys[columns], memory)
-            fill(weights, out, -torch.inf).sub_(lse[part, None]).exp_()
-            derivatives = factors.derivatives(weights, out, part, columns)
-            to_anchors[part].addmm_(derivatives, keys[columns])
+            out = exclusion.block(rows, columns)
+            weights = product(scaled[rows], keys[columns], memory)
+            fill(weights, out, -torch.inf).sub_(lse[rows, None]).exp_()
+            derivatives = factors.derivatives(weights, out, rows, columns)
+            to_anchors[rows].addmm_(derivatives, keys[columns])
             if not factors.both:
-                to_keys[columns].addmm_(derivatives.T, left[part])
+                to_keys[columns].addmm_(derivatives.T, left[rows])
     to_anchors = factors.after(to_anchors)
     to_beta = beta.new_empty(0)
     if with_beta:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.library import CustomOpDef
 
 from flatnce.core.kernels.statistics import EXTRAS, RowStatistics, floor_of
 from flatnce.core.selection import Selection
@@ -43,18 +44,16 @@ def as_operator(
         mirrored: Whether keys that are the anchors may be passed as None, with this selection.
     """
 
-    def forward(*inputs: Any) -> tuple[Tensor, ...]:
-        selection = Selection.from_tensors(inputs[3:8], inputs[8])
-        return statistics(*inputs[:3], selection, *inputs[9:])
+    def operator(kind: str, function: Callable[..., Any], schema: str) -> CustomOpDef:
+        def run(*inputs: Any) -> tuple[Tensor, ...]:
+            selection = Selection.from_tensors(inputs[3:8], inputs[8])
+            return function(*inputs[:3], selection, *inputs[9:])
 
-    def backward(*inputs: Any) -> tuple[Tensor, ...]:
-        selection = Selection.from_tensors(inputs[3:8], inputs[8])
-        rows, incoming, with_beta = inputs[10:13], inputs[13:16], inputs[16]
-        return gradients(*inputs[:3], selection, inputs[9], rows, incoming, with_beta)
+        named = f"flatnce::{name}_{kind}"
+        return torch.library.custom_op(named, run, mutates_args=(), schema=schema)
 
-    operator, kind = torch.library.custom_op, f"flatnce::{name}"
-    of_rows = operator(f"{kind}_statistics", forward, mutates_args=(), schema=_STATISTICS)
-    of_gradients = operator(f"{kind}_gradient", backward, mutates_args=(), schema=_GRADIENT)
+    of_rows = operator("statistics", statistics, _STATISTICS)
+    of_gradients = operator("gradient", gradients, _GRADIENT)
 
     @of_rows.register_fake
     def _(anchors: Tensor, *rest: Any) -> tuple[Tensor, ...]:

@@ -1,6 +1,6 @@
 """Row statistics of any anchors, keys and selection: the fused kernel for ``Pairs``."""
 
-from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -72,11 +72,9 @@ def _gradients(
     beta: Tensor,
     selection: Selection,
     operands: torch.dtype,
-    rows: Sequence[Tensor],
-    incoming: Sequence[Tensor | None],
-    with_beta: bool,
+    *given: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    (lse, lse2, count), (to_lse, to_lse2, to_mean) = rows, incoming
+    lse, lse2, count, to_lse, to_lse2, to_mean, with_beta = given
     scores = _scores(anchors, keys, beta, selection, operands)
     weights = Weights(
         lse,
