@@ -218,6 +218,21 @@ def of_three_seeds(records, name, first, second, margin, suffix=""):
     return Finding(name, found.of + suffix, len(found.seeds), *found.shown, verdict)
 
 
+def tenth(records):
+    """H10: both arms with the changes that piece 13 kept; without any, the run is of piece 5."""
+    arms = (OURS, SMALL), ("InfoNCE", best_batch_of_infonce(records))
+    pieces = [13 if accuracies(records, *arm, 13) else 5 for arm in arms]
+    found = difference(records, *((*arm, piece) for arm, piece in zip(arms, pieces, strict=True)))
+    of = f"{found.of}, each with what helps it"
+    if 13 not in pieces:
+        return Finding("H10", of, 0, "", "", NOT_RUN)
+    verdict = NOT_ALL
+    if found.seeds == EVALUATION_SEEDS:
+        level = found.low > -0.5 and found.mean >= 0
+        verdict = SUPPORTED if level else REFUTED if found.high < 0 else "undecided"
+    return Finding("H10", of, len(found.seeds), *found.shown, verdict)
+
+
 def of_piece_5(records):
     """A finding per difference of the main comparison."""
     return [
@@ -239,7 +254,7 @@ def findings(records):
     tiny = ((OURS, 64, 12), ("InfoNCE", 64, 12))
     ninth = of_three_seeds(records, "H9", *tiny, 0, ", Tiny-ImageNet")
     found = [*main, first, third(records), sixth, seventh(settled()), *eighth(records), ninth]
-    return sorted(found, key=lambda one: one.hypothesis)
+    return [*sorted(found, key=lambda one: one.hypothesis), tenth(records)]
 
 
 def rows(found, heads):

@@ -1,4 +1,4 @@
-r"""Pieces 6 to 12 of the protocol, by parts.
+r"""Pieces 6 to 13 of the protocol, by parts.
 
     python benchmarks/image_study/pieces.py 6 --parts 10-ends --commit HASH --data ROOT \
         --out FOLDER --work FOLDER
@@ -16,6 +16,7 @@ at the given speed is not started. Runs with a committed record are not trained 
 | 10 | `256-10`: the four arms at batch 256, seed 10; the other seeds |
 | 11 | `1000`: FlatNCE-ESS at batch 512 for 1,000 epochs |
 | 12 | `tail-tune`, `tail-beyond`, `tail-10`, ...: the long tail; `tiny-...`: Tiny-ImageNet |
+| 13 | `heads`, `queues`, `infonce`: one change each, tuning seed; `10`, ...: the changes kept |
 
 `--preset digits --epochs 1` runs the same on a CPU, to check the script; piece 9 as a whole
 needs `--epochs 5`, because its screens take a fifth of them.
@@ -32,6 +33,7 @@ from choices import (
     SMALL,
     THREE_SEEDS,
     best,
+    best_batch_of_infonce,
     beyond,
     rate_of,
     score,
@@ -54,6 +56,20 @@ SHORTER = 5
 """A run of 100 epochs is so many times as long as one of a screen."""
 ENDS = (min(CURVE), max(CURVE))
 DHEL_SEEDS = {"10-12": EVALUATION_SEEDS[:3], "13-14": EVALUATION_SEEDS[3:]}
+CHANGES_OF = {
+    "FlatNCE-ESS": ("views", "wide", "deep", "queue", "target"),
+    "InfoNCE": ("views", "wide", "deep", "queue"),
+}
+"""What piece 13 tries, by arm; InfoNCE has a fixed temperature and so no target."""
+CHANGED = {
+    "heads": (
+        ("FlatNCE-ESS", ()),
+        *(("FlatNCE-ESS", (one,)) for one in ("views", "wide", "deep")),
+    ),
+    "queues": (("FlatNCE-ESS", ("queue",)), ("FlatNCE-ESS", ("target",)), ("InfoNCE", ("queue",))),
+    "infonce": (("InfoNCE", ()), *(("InfoNCE", (one,)) for one in ("views", "wide", "deep"))),
+}
+"""Parts of piece 13 at the tuning seed. InfoNCE without a change has a record of piece 3."""
 TUNED_ON_OTHERS = (0.1, 0.2, 0.5)
 """Temperatures of InfoNCE in piece 12."""
 
@@ -166,6 +182,44 @@ def other_data(part, epochs, records):
     return [flat, *infonce_at([temperature_of(best([*tuned, *further]))])]
 
 
+def changed(part, epochs, records):
+    """One change each at the tuning seed; then, by seed, all changes that were kept.
+
+    FlatNCE-ESS is trained at batch 32, InfoNCE at the batch at which it is best.
+    """
+    tuning = part in CHANGED
+    bases = bases_of(TUNING_SEED if tuning else int(part), epochs, records)
+    if tuning:
+        return [replace(bases[arm], changes=changes) for arm, changes in CHANGED[part]]
+    for screen in CHANGED:
+        require(step_of(records, 13, screen), 13, screen)
+    named = {one["name"]: one for one in records}
+    runs = []
+    for arm, base in bases.items():
+        first = replace(base, seed=TUNING_SEED)
+        kept = [
+            change
+            for change in CHANGES_OF[arm]
+            if helps(named[replace(first, changes=(change,)).name], named[first.name])
+        ]
+        runs.append(replace(base, changes=tuple(kept)))
+    return runs
+
+
+def bases_of(seed, epochs, records):
+    """The two arms of piece 13 without a change."""
+    large = arms_at(best_batch_of_infonce(records), seed, epochs, records)
+    return {
+        "FlatNCE-ESS": arms_at(SMALL, seed, epochs, records)["FlatNCE-ESS"],
+        "InfoNCE": large["InfoNCE"],
+    }
+
+
+def helps(record, base):
+    """Whether both accuracies are above those without the change."""
+    return all(record["evaluation"][key] > base["evaluation"][key] for key in ("linear", "knn_20"))
+
+
 def require(found, piece, part):
     """Refuse to go on before an earlier part has been run."""
     if not found:
@@ -188,6 +242,7 @@ PIECES = {
         other_data,
         None,
     ),
+    13: Piece((*CHANGED, *map(str, EVALUATION_SEEDS)), changed),
 }
 
 

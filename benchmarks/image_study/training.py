@@ -38,6 +38,17 @@ KEPT_EPOCHS = 100
 """Epochs between checkpoints, so that a long run can be continued."""
 
 
+CHANGES = {
+    "views": {"crop_least": 0.2, "grayscale": 0.1},
+    "wide": {"head_hidden": 1024},
+    "deep": {"head_layers": 3},
+    "queue": {"queue": 4096, "momentum_encoder": 0.99},
+    "target": {},
+}
+"""Settings that a run of piece 13 changes; `target` starts at four times the ESS target."""
+LARGEST_START = 0.6
+
+
 @dataclass(frozen=True)
 class Run:
     """What distinguishes one run of the study from another.
@@ -53,6 +64,7 @@ class Run:
     ess: float | None = None
     seed: int = TUNING_SEED
     data: str = CIFAR
+    changes: tuple[str, ...] = ()
 
     @property
     def tunes(self):
@@ -72,7 +84,18 @@ class Run:
         held = f"t{self.temperature:g}" if self.ess is None else f"ess{self.ess:g}"
         length = "" if self.epochs == SCREEN_EPOCHS else f"-e{self.epochs}"
         what = f"{data}{self.objective}-b{self.batch}"
-        return f"{what}-{held}-r{self.rate:.4g}{length}-s{self.seed}"
+        changes = "".join(f"-{change}" for change in self.changes)
+        return f"{what}-{held}-r{self.rate:.4g}{length}{changes}-s{self.seed}"
+
+    @property
+    def settings(self):
+        """What its changes set."""
+        found = {}
+        for change in self.changes:
+            found |= CHANGES[change]
+        if "target" in self.changes:
+            found |= {"ess": min(4 * self.ess, LARGEST_START), "ess_end": self.ess}
+        return found
 
 
 def add_arguments(parser):
@@ -153,7 +176,7 @@ def config_of(asked, run):
         root=asked.data,
         objective=run.objective,
         temperature=run.temperature,
-        ess=run.ess,
+        **({} if "target" in run.changes else {"ess": run.ess}),
         rate=run.rate,
         base_batch=run.batch,
         batch_size=run.batch,
@@ -166,6 +189,7 @@ def config_of(asked, run):
         checkpoint_every=float(min(run.epochs, KEPT_EPOCHS)),
         keep=1,
         tensorboard=False,
+        **run.settings,
     )
 
 
