@@ -1,7 +1,7 @@
 """Row statistics as torch operators with a gradient: what the chunked and fused kernels share."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -12,6 +12,8 @@ from flatnce.core.kernels.statistics import EXTRAS, RowStatistics, floor_of
 from flatnce.core.selection import Selection
 
 __all__ = ["as_operator"]
+
+Kernel: TypeAlias = Callable[..., tuple[Tensor, ...]]
 
 _INPUTS = (
     "Tensor anchors, Tensor? keys, Tensor beta, Tensor anchor_group, Tensor key_group, "
@@ -27,8 +29,8 @@ _GRADIENT = (
 
 def as_operator(
     name: str,
-    statistics: Callable[..., tuple[Tensor, ...]],
-    gradients: Callable[..., tuple[Tensor, ...]],
+    statistics: Kernel,
+    gradients: Kernel,
     *,
     mirrored: Callable[[Selection], bool],
 ) -> Callable[..., RowStatistics]:
@@ -44,7 +46,7 @@ def as_operator(
         mirrored: Whether keys that are the anchors may be passed as None, with this selection.
     """
 
-    def operator(kind: str, function: Callable[..., Any], schema: str) -> CustomOpDef:
+    def operator(kind: str, function: Kernel, schema: str) -> CustomOpDef:
         def run(*inputs: Any) -> tuple[Tensor, ...]:
             selection = Selection.from_tensors(inputs[3:8], inputs[8])
             return function(*inputs[:3], selection, *inputs[9:])
