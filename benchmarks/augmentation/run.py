@@ -1,11 +1,11 @@
-"""SimCLR's augmentation on 32 x 32 images, one core: batched views beside torchvision's on Pillow.
+"""SimCLR's augmentation of 32 x 32 images on one core: batched views against torchvision.
 
     OMP_NUM_THREADS=1 python benchmarks/augmentation/run.py      writes results.json beside this
 
 Both do the same: random resized crop, flip, colour jitter, grayscale, to float, normalise; two
-views an image, the batch stacked at the end. A repeat times one right after the other, so that
-whatever else the machine does meets both. Seconds are this process's own on a core; the wall's
-are noted beside them.
+views per image, the batch stacked at the end. A repeat times one right after the other, so that
+both see the same load of the machine. Seconds are core time of this process; wall time is also
+recorded.
 """
 
 import argparse
@@ -27,7 +27,7 @@ MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 
 
 def pictures(count, seed):
-    """Smooth colours with noise on them, uint8."""
+    """Smooth colours with added noise, uint8."""
     generator = torch.Generator().manual_seed(seed)
     coarse = torch.rand(count, 3, 5, 5, generator=generator)
     smooth = torch.nn.functional.interpolate(coarse, (SIZE, SIZE), mode="bicubic")
@@ -61,7 +61,7 @@ def batched(images, seed):
 
 
 def microseconds(make, views, least):
-    """Core and wall time a view, over as many calls as fill ``least`` seconds of the core."""
+    """Core and wall time per view, over as many calls as fill ``least`` seconds of core time."""
     calls, core, wall = 0, time.process_time(), time.perf_counter()
     while time.process_time() - core < least:
         make()
@@ -82,7 +82,7 @@ def spread(values):
 def measure(batch, repeats, least, seed):
     images = pictures(batch, seed)
     makers = {"torchvision": by_torchvision(images), "flatnce": batched(images, seed)}
-    shapes = {name: tuple(make().shape) for name, make in makers.items()}  # warms up as well
+    shapes = {name: tuple(make().shape) for name, make in makers.items()}  # also warms up
     assert shapes["torchvision"] == shapes["flatnce"], shapes
     times = {name: [] for name in makers}
     for _ in range(repeats):
@@ -107,7 +107,7 @@ def main():
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[32, 256])
     options = parser.parse_args()
     torch.set_num_threads(1)
-    torch.manual_seed(0)  # torchvision's draws; ours do not look at it
+    torch.manual_seed(0)  # for torchvision's random numbers; ours do not use it
     results = {
         "environment": environment([0], "cpu"),
         "torchvision": version("torchvision"),

@@ -1,13 +1,13 @@
-"""Images a second from JPEG files to two crops each on the device, and into ResNet-50's training.
+"""Images per second from JPEG files to two crops on the device, and in ResNet-50's training.
 
     python benchmarks/decoding/run.py --out results.json           with a GPU: every part
     python benchmarks/decoding/run.py --small --out /tmp/try.json  a try of every part, on a CPU
     python benchmarks/decoding/run.py --only core_time --files 2 --out core_time.json
 
-The files are made on the spot: smooth noise with edges, 500 x 375 pixels, JPEG of quality 90.
+The script makes the files: smooth noise with edges, 500 x 375 pixels, JPEG of quality 90.
 The peer is torchvision's ImageFolder, which decodes by Pillow, two RandomResizedCrops, and a
 DataLoader at several numbers of workers. Ours are ``Streaming`` by worker processes and, on a GPU,
-by nvJPEG. All end as uint8 crops on the device. Contenders take turns, round by round.
+by nvJPEG. All end with uint8 crops on the device. The methods take turns in every round.
 """
 
 import argparse
@@ -67,7 +67,7 @@ def write_photographs(place, options):
 
 
 def part_core_time(place, options, device):
-    """Core milliseconds per image of one process, in turns; also of larger photographs."""
+    """Core milliseconds per image of one process, in turns; also for larger photographs."""
     torch.set_num_threads(1)
     crop = Compose([RandomResizedCrop(options.size), PILToTensor()])
     views, found = Views(options.size, seed=0), {}
@@ -107,7 +107,7 @@ class Contender:
         self.name, self.batches, self.workers, self.device = name, batches, workers, device
 
     def images_per_second(self, rounds):
-        """From the first batch of every worker on, for so many batches of each."""
+        """Measure after the first batch of every worker, over a number of batches of each."""
         batches = self.batches()
         for _ in range(self.workers):
             images = next(batches)
@@ -181,7 +181,7 @@ def contenders(place, options, batch_size, device, peers):
 
 
 def part_loading(place, options, device):
-    """Images a second of loading alone, each round in turns."""
+    """Images per second of loading alone, in turns."""
     found = {}
     several = contenders(place, options, options.load_batch, device, options.peer_workers)
     for number in range(options.rounds):
@@ -195,7 +195,7 @@ def part_loading(place, options, device):
 
 
 def part_agreement(place, options, device):
-    """How far nvJPEG's crops are from Pillow's; files of other kinds included."""
+    """Differences between nvJPEG's and Pillow's crops, also for files of other kinds."""
     if device.type != "cuda":
         return None
     with Image.open(next(place.rglob("*.jpg"))) as image:
@@ -217,7 +217,7 @@ def part_agreement(place, options, device):
 
 
 def part_stages(place, options, device):
-    """Images a second of the parts of loading by nvJPEG, and of a copy to the device."""
+    """Images per second of the parts of loading by nvJPEG, and of a copy to the device."""
     if device.type != "cuda":
         return None
     paths = list(map(str, sorted(place.rglob("*.jpg"))))[: options.load_batch]
@@ -248,7 +248,7 @@ def part_stages(place, options, device):
 
 
 def timed(kept, name, work):
-    """The work, which adds its seconds of wall clock and of this thread's core to ``kept``."""
+    """Wrap the work so that it adds its wall time and this thread's core time to ``kept``."""
 
     def wrapped(*given):
         began, on_core = time.perf_counter(), time.thread_time()
@@ -288,7 +288,7 @@ def host_times(module, threads, paths, options, device):
 
 
 def part_host(place, options, device):
-    """What the threads of nvJPEG's loader spend on each part, by their number, and the GPU."""
+    """Time of each part of nvJPEG's loader by the number of threads, and time on the GPU."""
     paths = list(map(str, sorted(place.rglob("*.jpg"))))
     found = {
         "threads": [host_times(crops_module, n, paths, options, device) for n in (1, 2, 3, 4)]
@@ -325,7 +325,7 @@ def gpu_milliseconds(work, steps):
 
 
 def part_training(place, options, device):
-    """The same steps with crops that lie on the device, and with each way of loading."""
+    """The same steps with crops already on the device, and with each way of loading."""
     config = preset("imagenet").override(
         data=f"{place}/",
         batch_size=options.batch,
@@ -350,7 +350,7 @@ def part_training(place, options, device):
         for crops in islice(batches, count):
             training.take_step(Batch(indices, crops, indices), 0)
 
-    steps(forever(held), 6)  # the step is recorded here
+    steps(forever(held), 6)  # records the step
     found, profiles = {}, {}
     for number in range(options.train_rounds):
         for one in several:
@@ -398,7 +398,7 @@ def parsed():
     parser.add_argument("--batch", type=int, default=256, help="images a step")
     parser.add_argument("--backbone", default="resnet50")
     parser.add_argument("--train-rounds", type=int, default=2)
-    # More than the batches that workers hold ready, which would flatter a slow loader.
+    # More batches than the workers prefetch; otherwise a slow loader would seem faster.
     parser.add_argument("--warm-steps", type=int, default=34)
     parser.add_argument("--steps", type=int, default=25)
     options = parser.parse_args()
@@ -425,7 +425,7 @@ def main():
         for part in parts:
             try:
                 record[part.__name__[5:]] = part(place, options, device)
-            except Exception:  # the other parts are worth having
+            except Exception:  # still run the other parts
                 record[part.__name__[5:]] = {"failed": traceback.format_exc()}
                 traceback.print_exc()
             print(f"{part.__name__}: {time.perf_counter() - began:.0f} s", flush=True)

@@ -7,8 +7,8 @@
 The digits are written as JPEG files of 16 x 16 pixels first; Tiny-ImageNet's are files already
 (``flatnce data tiny-imagenet``). FOLDER holds some of its files as ``train/CLASS/`` and
 ``test/CLASS/``. Order, boxes, flips and colours of a seed are the same on both
-paths. In memory, a crop is made of the decoded image on the device and stays in float; from files,
-it is made by a worker and rounded to whole levels.
+paths. In memory, the device crops the decoded image and keeps the crop in floating point. From
+files, a worker makes the crop and rounds it to integer levels.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from flatnce.pretrain.training.processes import choose_device
 from flatnce.pretrain.training.state import Training
 
 RATE = 0.12
-"""At batch 256: that of the presets when files and memory were compared."""
+"""The learning rate at batch 256 that the presets had when files and memory were compared."""
 
 
 def write_digits(folder, side):
