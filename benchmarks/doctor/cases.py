@@ -1,8 +1,8 @@
 """Made cases for the doctor, each with the kinds of findings that are true of it by construction.
 
-A case is a function of a generator to the arguments of ``flatnce.doctor``. Sizes, cosines and
-temperatures are drawn, too, within ranges in which the label stays true; beside each case stands
-why it is. For rows at random on a sphere of d dimensions cosines have variance 1/d, so at
+A case is a function from a generator to the arguments of ``flatnce.doctor``. Sizes, cosines and
+temperatures are also drawn, within ranges in which the label stays true; a comment at each case
+gives the reason. Cosines of random rows on a sphere of d dimensions have variance 1/d. So at
 temperature t the gap is about log m + 1/(2 d t^2) - c/t for positives at cosine c, and the
 negatives' ESS about exp(-1/(d t^2)).
 """
@@ -26,7 +26,7 @@ CASES: dict[str, tuple[frozenset[str], Callable[[torch.Generator], Case]]] = {}
 
 
 def case(*kinds):
-    """Register a function as a case of these kinds; of none, as healthy."""
+    """Register a function as a case of these kinds; without kinds, as healthy."""
 
     def register(function):
         CASES[function.__name__.replace("_", " ")] = (frozenset(kinds), function)
@@ -44,7 +44,7 @@ def sphere(g, n, d):
 
 
 def turned(g, z, cosine, spread=0.05):
-    """Rows at a cosine from those given, give or take, in a direction at random."""
+    """Rows at about a given cosine to the given rows, in random directions."""
     n, d = z.shape
     noise = torch.randn(n, d, generator=g, dtype=torch.float64)
     across = normalize(noise - (noise * z).sum(dim=1, keepdim=True) * z, dim=1)
@@ -89,7 +89,7 @@ def healthy_two_towers(g):
 
 @case()
 def healthy_low_rank(g):
-    # A spectrum that falls as trained heads' do, until a quarter of the directions is in use.
+    # A spectrum that decays as that of trained heads, so that a quarter of the directions is used.
     fall = torch.arange(1, 129).double() ** -1.25
     n = size(g, 256, 400)
     z, noise = (normalize(sphere(g, n, 128) * fall, dim=1) for _ in range(2))
@@ -99,8 +99,8 @@ def healthy_low_rank(g):
 
 @case()
 def healthy_in_classes(g):
-    # Ten classes whose members are at cosine 0.2, positives at 0.6: the class carries 40 % of the
-    # push at most, and no negative is as near as a positive.
+    # Ten classes whose members are at cosine 0.2, positives at 0.6: the class carries at most 40 %
+    # of the negatives' weight, and no negative is as near as a positive.
     n = size(g, 200, 320)
     labels = torch.randint(0, 10, (n,), generator=g)
     z = normalize(0.45 * sphere(g, 10, 256)[labels] + 0.89 * sphere(g, n, 256), dim=1)
@@ -170,14 +170,14 @@ def collapsed_second_tower(g):
 
 
 def one_tower(g, collapsed):
-    """One tower's rows at one place, the other's spread."""
+    """The rows of one tower at one point, those of the other spread."""
     n = size(g)
     views = [sphere(g, n, 64).float(), cone(g, n, 64, 0.05)["z1"]]
     return {"z1": views[1 - collapsed], "z2": views[collapsed]}
 
 
 def cone(g, n, d, width):
-    """All rows at one place, give or take a width; positives half as far apart."""
+    """All rows within a width of one point; positives half as far apart."""
     centre = sphere(g, 1, d)
     own = width * sphere(g, n, d)
     views = [normalize(centre + own + 0.5 * width * sphere(g, n, d), dim=1) for _ in range(2)]
@@ -200,7 +200,7 @@ def dimensional_collapse_to_a_plane(g):
 
 
 def flat(g, n, d, k):
-    """Rows in k of d dimensions, a hundredth of them elsewhere; positives at cosine 0.9."""
+    """Rows in k of d dimensions except for a hundredth; positives at cosine 0.9."""
     inside = sphere(g, n, k)
     views = [inside, turned(g, inside, 0.9, 0.03)]
     basis = torch.linalg.qr(torch.randn(d, k, generator=g, dtype=torch.float64)).Q
@@ -290,7 +290,7 @@ def false_negatives_two_towers(g):
 
 
 def grouped(g, n, members, temperature):
-    """Samples in groups that are one thing: all views of a group are alike, as positives are."""
+    """Samples in groups: all views of a group are as similar as positives."""
     n = n // members * members
     group = torch.arange(n) // members
     centre = sphere(g, n // members, 128)[group]
@@ -301,7 +301,7 @@ def grouped(g, n, members, temperature):
 
 @case("false negatives")
 def false_negatives_by_label(g):
-    # Members of a class at cosine 0.35: exp(3.5) times a stranger's weight, a tenth as many.
+    # Members of a class at cosine 0.35: a tenth of the negatives, with exp(3.5) times the weight.
     n = size(g, 200, 320)
     labels = torch.randint(0, 10, (n,), generator=g)
     z = normalize(0.6 * sphere(g, 10, 256)[labels] + 0.8 * sphere(g, n, 256), dim=1)
@@ -351,7 +351,7 @@ def temperature_too_high_and_not_learning(g):
 
 @case("temperature too low")
 def temperature_too_low(g):
-    # One negative decides; it beats the positive in a good part of the rows.
+    # One negative has nearly all weight, and scores above the positive in many rows.
     return Case(pair(g, size(g), 64, 0.33, 0.12) | {"temperature": uniform(g, 0.004, 0.008)})
 
 

@@ -1,4 +1,4 @@
-"""Is the doctor right? Every labelled case, by seeds that no threshold was chosen on.
+"""Compare the doctor's findings with every labelled case, on seeds that chose no threshold.
 
 Run it by::
 
@@ -20,7 +20,7 @@ from flatnce import doctor
 from flatnce.diagnose import KINDS
 from flatnce.pretrain.runs.log import environment
 
-# Thresholds were looked at on few seeds of trainings, which take longest.
+# Few tuning seeds for trainings, because they take longest.
 TUNING = {"made": range(5), "trained": range(2)}
 REPORTED = range(1000, 1010)
 COLUMNS = {"found": 8, "missed": 8, "false alarm": 13, "rightly silent": 16}
@@ -31,8 +31,8 @@ def first_of(kinds):
 
 
 def made(name, seed):
-    # Its own stream for each case and seed. Torch's generator on the CPU reads 32 bits of a seed
-    # and drops the others without a word, so both are mixed into those.
+    # A separate stream for each case and seed. Torch's CPU generator reads 32 bits of a seed and
+    # silently drops the others, so both are hashed into 32 bits.
     stream = zlib.crc32(f"{seed} {name}".encode())
     return CASES[name][1](torch.Generator().manual_seed(stream))
 
@@ -64,7 +64,7 @@ def by_kind(lines):
 
 
 def confusion(lines):
-    """First findings: how often each true one was told as each."""
+    """First findings: how often each true kind was reported as each kind."""
     pairs = Counter((first_of(line["expected"]), first_of(line["found"])) for line in lines)
     return {f"{true} -> {told}": count for (true, told), count in sorted(pairs.items())}
 
@@ -73,7 +73,7 @@ def summary(lines):
     return {
         "cases": len({line["case"] for line in lines}),
         "examinations": len(lines),
-        # Gains of different data differ, but for rounding: a seed that does nothing is seen here.
+        # Gains of different data differ except for rounding, so this shows a seed without effect.
         "distinct": len({(line["case"], line["gain"]) for line in lines}),
         "exactly_right": sum(set(line["expected"]) == set(line["found"]) for line in lines),
         "verdict_right": sum(

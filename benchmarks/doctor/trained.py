@@ -1,9 +1,9 @@
-"""Cases out of small trainings on real digits, labelled by what was done to the training.
+"""Cases from small trainings on real digits, labelled by the fault of the training.
 
-The labels of cases.py follow from the same formulas as the rules, so getting them right shows
-that the rules are computed rightly, not that they mean anything. Here nobody computed a gain or a
-rank: a training is spoilt in one known way, and the doctor sees the embeddings of fresh views.
-What it finds beyond what was done counts as a false alarm, even where it may be true.
+The labels of cases.py follow from the same formulas as the rules. Correct findings there show that
+the rules are computed correctly, not that they are useful. Here a training has one known fault,
+and the doctor examines the embeddings of fresh views. Any other finding counts as a false alarm,
+even if it may be true.
 """
 
 from functools import cache
@@ -17,7 +17,7 @@ from torch.nn.functional import dropout, normalize
 from flatnce import FlatNCE, InfoNCE
 
 STEPS, BATCH, SHOWN = 200, 128, 256
-# InfoNCE's mean over the last twenty steps or so, by which a training is called saturated here.
+# A training counts as saturated if InfoNCE's mean over about twenty steps is below this.
 NOTHING = 0.02
 
 TRAINED = {
@@ -56,7 +56,7 @@ def encoder(bottleneck):
 
 
 def trained(name, seed):
-    """Train as the name says, and embed two fresh views of images."""
+    """Train the named case, and embed two fresh views of images."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return _trained(name)
@@ -98,7 +98,7 @@ def _trained(name):
 
 
 def drawn(name, count):
-    """A batch of images; some of them twice where the name says so."""
+    """A batch of images, some of them twice in the cases with repeated images."""
     images = digits()[torch.randperm(len(digits()))[:count]]
     if name.startswith("trained, "):
         some = count // 5
@@ -108,7 +108,7 @@ def drawn(name, count):
 
 def embedded(net, name, images, strength):
     first, second = views(images, strength), views(images, strength)
-    if name == "trained, data with copied rows":  # copied after augmentation: the same files twice
+    if name == "trained, data with copied rows":  # copied after augmentation
         some = len(images) // 5
         first[:some], second[:some] = first[some : 2 * some], second[some : 2 * some]
     if name == "trained on mismatched pairs":
