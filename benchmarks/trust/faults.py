@@ -1,14 +1,14 @@
-"""Kill, starve and double every command at random moments, and compare what is left.
+"""Disturb every command at random moments, and compare the remaining files.
 
     python benchmarks/trust/faults.py --injections 500 --processes 2 --out faults.json
 
 Each injection works on a copy of a small run. Afterwards the command that continues the work is
-run once, undisturbed. It must end with the bits of the run that was never disturbed, or the
-disturbed command must have ended with one line that says what to do and the earlier files; no
-temporary file may be left. A command that a signal ends which the harness did not send is a
-failure. Without memory a library may end a command with a traceback, which is counted. Where a
-file of the run was removed or changed, the command that continues may also end with one line, and
-nothing is compared. An injection is made from its number alone (``--only NUMBER``); one that came
+run once, undisturbed. It must give bitwise the files of an undisturbed run. Otherwise the
+disturbed command must have ended with one line that says what to do, and with the earlier files.
+No temporary file may be left. A command that ends by a signal that the harness did not send is a
+failure. If memory runs out, a library may end a command with a traceback, which is counted. If a
+file of the run was removed or changed, the continuing command may also end with one line, and
+nothing is compared. An injection depends on its number only (``--only NUMBER``). One that came
 too late to disturb is counted as not taken. The record is written after every injection.
 """
 
@@ -47,7 +47,7 @@ SEED, OTHER = f"{TRAIN} --seed 0", f"{TRAIN} --seed 1"
 SWEEP = f"sweep digits {TRAIN.partition('--evaluate')[0].partition('digits ')[2]} --seed 0 1"
 LEFT = (".partial", ".staging", ".replaced", ".earlier", ".moving")
 
-# Runs in a process that is forked after the imports: the limit, then the command.
+# Runs in a process that is forked after the imports: sets the limit, then runs the command.
 STARVED = """
 import resource, signal, sys
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -74,7 +74,7 @@ def deadly(*given):
 setattr(owner, name, deadly)
 sys.exit(main(sys.argv[3:]))
 """
-# Writes slowly: every sync and every rename takes a while; says how many there were.
+# Makes every sync and every rename slow, and prints their number.
 SLOW = """
 import os, sys, time
 from pathlib import Path
@@ -92,7 +92,7 @@ code = main(sys.argv[3:])
 said.write_text(str(len(calls)))
 sys.exit(code)
 """
-# Obeys the permissions of files, also as root: without CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH.
+# Drops CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH, so that file permissions also hold for root.
 OBEDIENT = """
 import ctypes, sys
 libc = ctypes.CDLL(None)
@@ -103,7 +103,7 @@ libc.capset(header, data)  # where it may not, the fault counts as not taken
 from flatnce.cli import main
 sys.exit(main(sys.argv[1:]))
 """
-# May take only so many bytes more than it has at its start.
+# Limits the additional memory of the process, in bytes.
 POOR = """
 import resource, sys
 from pathlib import Path
@@ -113,7 +113,7 @@ hard = resource.getrlimit(resource.RLIMIT_AS)[1]
 resource.setrlimit(resource.RLIMIT_AS, (used + int(sys.argv[1]), hard))
 sys.exit(main(sys.argv[2:]))
 """
-# What torchrun calls once it has read its command line; one of the two workers may be killed.
+# Replaces what torchrun calls after parsing its command line; may kill one of the two workers.
 TWO = """
 import os, signal, sys, threading, warnings
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -141,7 +141,7 @@ except ChildFailedError as error:
 
 @dataclass(frozen=True)
 class Case:
-    """A command, the state it starts from, and what continues or repeats it."""
+    """A command, the state it starts from, and the command that continues or repeats it."""
 
     name: str
     start: str  # the prepared folder that is copied: nothing, begun, done
@@ -162,13 +162,13 @@ def same_run(runs: Path, prepared: Path) -> None:
 
 
 def replaced_or_earlier(runs: Path, prepared: Path) -> None:
-    """The run is the earlier one, untouched, or the new one, whole."""
+    """Whether the run is the unchanged earlier one or the complete new one."""
     seed = json.loads((runs / "run" / "config.json").read_text())["config"]["run"]["seed"]
     assert_same_run(runs / "run", prepared / ("done" if seed == 0 else "other") / "run")
 
 
 def timeless(value: Any) -> Any:
-    """Results without what differs between two equal runs."""
+    """Results without the entries that differ between two equal runs."""
     if isinstance(value, dict):
         return {key: timeless(one) for key, one in value.items() if "second" not in key}
     return [timeless(one) for one in value] if isinstance(value, list) else value
@@ -384,20 +384,20 @@ class Harness:
             assert done.returncode >= 0, f"ended by signal {-done.returncode}: {done.stderr}"
             if not done.returncode:
                 return "not taken"
-            # Libraries without memory raise anything; what is there must be whole all the same.
+            # Libraries may raise anything when memory runs out; the files must still be complete.
             return "one line" if one_line(done.stderr) else "more than one line"
         limit = str(int(10 ** chance.uniform(3, 6)))
         return self.ended(case, self.begin(place, case.command, STARVED, limit).wait())
 
     def killed(self, done: subprocess.CompletedProcess[str], number: signal.Signals) -> str:
-        """How a command ended that was sent a signal."""
+        """How a command ended after a signal was sent."""
         assert "Traceback" not in done.stderr, done.stderr
         assert done.returncode in (0, -number) or done.returncode > 0, f"{done.returncode}"
         return f"ended with {done.returncode}" if done.returncode else "not taken"
 
     def ended(self, case: Case, done: subprocess.CompletedProcess[str]) -> str:
         """How a command ended that must say in one line why it failed."""
-        # A sweep says in its table which of its runs failed.
+        # The table of a sweep names the runs that failed.
         said = one_line(done.stderr) or (case.name == "sweep" and "failed" in done.stdout)
         assert not done.returncode or said, f"{done.returncode} {done.stderr} {done.stdout}"
         return "one line" if done.returncode else "not taken"
@@ -409,7 +409,7 @@ class Harness:
     def make_read_only(
         self, place: Path, case: Case, chance: random.Random
     ) -> subprocess.CompletedProcess[str]:
-        """Take the permission to write from all folders and files, at once or later."""
+        """Remove write permission from all folders and files, at once or later."""
         later = chance.random() < 0.5
         if not later:
             os.system(f"chmod -R a-w {place}")
@@ -424,7 +424,7 @@ class Harness:
     def change(self, place: Path, case: Case, chance: random.Random) -> str:
         """Remove, cut or overwrite a file of the run at a random moment.
 
-        It is taken if the file was there, and the command had not ended when it was changed.
+        The fault is taken if the file existed and the command was still running.
         """
         started = self.begin(place, case.command)
         self.pause(case, chance)
@@ -438,26 +438,26 @@ class Harness:
         return "done" if taken and end == "not taken" else end
 
     def changed(self, path: Path, way: str) -> bool:
-        """Change a file; whether it was there."""
+        """Change a file, and return whether it existed."""
         try:
             if way == "remove":
                 path.unlink()
             elif way == "cut":
                 os.truncate(path, path.stat().st_size // 2)
             else:
-                with path.open("r+b") as file:  # does not make the file
+                with path.open("r+b") as file:  # does not create the file
                     file.truncate(file.write(b"[1, 2, 3]\n"))
         except FileNotFoundError:
             return False
         return True
 
     def follow(self, place: Path, case: Case, fault: str) -> None:
-        """Continue the work undisturbed, and compare what is there with the undisturbed run."""
+        """Continue the work undisturbed, and compare its files with the undisturbed run."""
         if fault == "worker killed":
             again = self.begin(place, case.again(place), TWO, "none", "0").wait()
         else:
             again = self.begin(place, case.again(place)).wait()
-        if fault == "changed file":  # what was lost may be missed now, in one line
+        if fault == "changed file":  # it may end with one line about the lost file
             self.ended(case, again)
         else:
             assert again.returncode == 0, f"afterwards: {again.stderr}"
@@ -473,7 +473,7 @@ class Harness:
         try:
             ended = self.disturb(place, case, fault, chance)
             self.follow(place, case, fault)
-        except Exception as error:  # of the harness too: the other injections go on
+        except Exception as error:  # also errors of the harness: the other injections continue
             said = " ".join(str(error).split())[:600]
             return case.name, fault, f"FAILED {type(error).__name__}: {said}"
         finally:
@@ -491,7 +491,7 @@ def prepare(folder: Path) -> None:
 
 
 def inject(number: int, deadline: float) -> Ended | None:
-    """An injection, unless it is too late for one."""
+    """Run an injection, unless the time is over."""
     if time.time() > deadline:
         return None
     ended = (number, *harness.inject(number))
@@ -501,7 +501,7 @@ def inject(number: int, deadline: float) -> Ended | None:
 
 
 def record_of(given: list[Ended | None]) -> dict[str, Any]:
-    """The counts of what has ended."""
+    """The counts of finished injections."""
     found = [one for one in given if one]
     ends: dict[str, Counter[str]] = {}
     for _, _, fault, ended in found:

@@ -1,10 +1,10 @@
-"""Mutate valid files of every reader, and count what is not an error of ours.
+"""Mutate valid files of every reader, and count errors other than those it may raise.
 
     python benchmarks/trust/fuzz.py --inputs 100000 --processes 2 --out benchmarks/trust/fuzz.json
 
-An input is made from its number alone, so that a failure is repeated with ``--only NUMBER``. A
-reader may return or raise a ValueError or an OSError; any other exception, a call of more than two
-seconds and a growth of the process beyond ``--memory`` bytes are failures.
+An input depends on its number only, so ``--only NUMBER`` repeats a failure. A reader may return,
+or raise a ValueError or an OSError. Any other exception, a call of more than two seconds, and
+growth of the process beyond ``--memory`` bytes are failures.
 """
 
 import argparse
@@ -44,10 +44,10 @@ class TooLong(BaseException):
 
 @dataclass(frozen=True)
 class Subject:
-    """Valid files, and a function that reads the folder they lie in."""
+    """Valid files, and a function that reads their folder."""
 
     name: str
-    files: tuple[str, ...]  # that are mutated
+    files: tuple[str, ...]  # the files that are mutated
     make: Callable[[Path], object]
     read: Callable[[Path], object]
 
@@ -362,7 +362,7 @@ def mutated(path: str, content: bytes, chance: random.Random) -> bytes:
 
 
 def sign_again(place: Path, path: str) -> None:
-    """Give a changed file of a checkpoint, or of an export, the checksum that it now has."""
+    """Update the checksum of a changed file of a checkpoint or an export."""
     import hashlib
 
     file = place / path
@@ -385,7 +385,7 @@ def time_limit(seconds: float) -> Iterator[None]:
     def stop(number: int, frame: object) -> None:
         raise TooLong
 
-    # On a busy machine the time of this process counts; what waits for ever uses none.
+    # Process time counts, because the machine may be busy; a call that waits forever uses none.
     timers = {signal.ITIMER_PROF: signal.SIGPROF, signal.ITIMER_REAL: signal.SIGALRM}
     for (timer, number), limit in zip(timers.items(), (seconds, 60 * seconds), strict=True):
         signal.signal(number, stop)
@@ -419,7 +419,7 @@ class Fuzzer:
             place = folder / subject.name.replace(" ", "-")
             place.mkdir(parents=True)
             subject.make(place)
-            subject.read(place)  # it is valid
+            subject.read(place)  # the unchanged file is valid
             files = [path for path in place.rglob("*") if path.is_file()]
             self.valid[subject.name] = {str(p.relative_to(place)): p.read_bytes() for p in files}
 
@@ -454,7 +454,7 @@ class Fuzzer:
 
 
 Found = tuple[Counter[str], dict[str, list[int]], int]  # inputs, failures, bytes of growth
-PART = 100  # inputs between two looks at the record
+PART = 100  # inputs between two updates of the record
 
 
 def prepare(folder: Path, subjects: str) -> None:
@@ -467,7 +467,7 @@ def prepare(folder: Path, subjects: str) -> None:
 
 
 def take_part(numbers: range, deadline: float) -> Found:
-    """Read the inputs of these numbers, as long as there is time."""
+    """Read the inputs of these numbers until the time is over."""
     counts, failures = Counter[str](), dict[str, list[int]]()
     for number in numbers:
         if time.time() > deadline:
@@ -484,7 +484,7 @@ def take_part(numbers: range, deadline: float) -> Found:
 
 
 def record_of(found: list[Found]) -> dict[str, Any]:
-    """The counts of what was read."""
+    """The counts of the inputs that were read."""
     counts = sum((one[0] for one in found), Counter[str]())
     failures: dict[str, list[int]] = {}
     for _, some, _ in found:

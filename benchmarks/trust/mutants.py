@@ -1,15 +1,15 @@
-"""Change the core's source in small ways, one at a time, and count the changes its tests notice.
+"""Make small changes in the core's source, one at a time, and count those that tests detect.
 
     python benchmarks/trust/mutants.py --sample 60 --processes 2 --out mutants.json
 
 A mutant is a copy of the package with one change in one module: an operator, a condition, a
 number, a default, a returned value, or a statement that is left out. Annotations, docstrings and
-messages are not changed, and neither is what compiles to the same bytecode. The tests of the
-module are run on it; it is killed if one fails, does not end, or cannot be imported. Mutants are
-numbered in the order of the sources, so that ``--only NUMBER`` repeats one and shows the tests'
-output. Of each module ``--sample`` mutants are taken at random. A module whose tests do not pass
-without a change is refused. ``mutants.toml`` names mutants that cannot change behaviour; they are
-not counted, and the program fails if a test kills one. A GPU is not used.
+messages are not changed, and changes that compile to the same bytecode are left out. The tests of
+the module are run on the mutant. It is killed if a test fails, does not end, or cannot be
+imported. Mutants are numbered in the order of the sources, so ``--only NUMBER`` repeats one and
+shows the tests' output. ``--sample`` mutants of each module are drawn at random. A module whose
+tests do not pass without a change is refused. ``mutants.toml`` lists mutants that cannot change
+behaviour; they are not counted, and the program fails if a test kills one. No GPU is used.
 """
 
 import argparse
@@ -44,7 +44,7 @@ from options import Series
 ROOT = Path(__file__).parents[2]
 PACKAGE = "src/flatnce"
 
-# The tests of each module, the quickest to notice first.
+# The tests of each module, those that detect a change fastest first.
 TESTS = {
     "core/selection.py": "core/test_pairs.py core/test_contrast.py",
     "core/pairs.py": "core/test_pairs.py core/test_contrast.py core/test_bad_input.py",
@@ -77,7 +77,7 @@ TESTS = {
     "mi/bounds.py": "mi/test_bounds.py",
     "mi/readouts.py": "mi/test_estimator_evaluation.py mi/test_floor.py",
 }
-MEMORY = 8 << 30  # bytes that the tests of a mutant may take
+MEMORY = 8 << 30  # memory limit of the tests of a mutant, in bytes
 # Imported once, before the processes that run the tests are forked.
 READY = ("torch", "torch._dynamo", "numpy", "pytest", "jaxtyping", "beartype", "msgspec")
 READY += ("scipy.special", "scipy.stats", "hypothesis.strategies")
@@ -99,7 +99,7 @@ NOT_MUTATED = ("annotation", "returns", "decorator_list", "type_comment", "type_
 
 @dataclass(frozen=True)
 class Result:
-    """What came of the tests of a mutant, or of an unchanged module, whose number is -1."""
+    """The result of the tests of a mutant, or of an unchanged module, whose number is -1."""
 
     number: int
     outcome: str
@@ -121,12 +121,12 @@ class Mutant:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What stays the same when lines are added elsewhere."""
+        """An identity that does not change when lines are added elsewhere."""
         return self.module, self.text, self.change
 
 
 def replacements(node: ast.AST, is_default: bool) -> Iterator[tuple[str, Any]]:
-    """What a node of the syntax tree is replaced by, in words and as a node."""
+    """The replacements of a node of the syntax tree, each in words and as a node."""
     if isinstance(node, ast.BinOp | ast.BoolOp | ast.AugAssign):
         if other := OPERATORS.get(type(node.op).__name__):
             yield "operator", type(node)(**{**vars(node), "op": getattr(ast, other)()})
@@ -161,7 +161,7 @@ def replacements(node: ast.AST, is_default: bool) -> Iterator[tuple[str, Any]]:
 
 
 def _can_go(node: ast.AST) -> bool:
-    """Whether the rest is still a program if a statement is left out."""
+    """Whether the rest is still a valid program without a statement."""
     if isinstance(node, ast.Assign):
         read = {one.id for one in ast.walk(node.value) if isinstance(one, ast.Name)}
         return all(not isinstance(one, ast.Name) or one.id in read for one in node.targets)
@@ -178,12 +178,12 @@ def places(node: ast.AST) -> Iterator[tuple[ast.AST, str, int | None, ast.AST]]:
         for place, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
             if isinstance(child, ast.AST) and not _is_left_alone(node, field, child):
                 yield node, field, place, child
-                if not isinstance(child, ast.Raise):  # of an error only the whole statement
+                if not isinstance(child, ast.Raise):  # change an error only as a whole statement
                     yield from places(child)
 
 
 def _is_left_alone(parent: ast.AST, field: str, child: ast.AST) -> bool:
-    """Whether it is a message, a list of public names, or is read by type checkers only."""
+    """Whether a node is a message, a list of public names, or only for type checkers."""
     if isinstance(child, ast.If):
         return ast.unparse(child.test) == "TYPE_CHECKING"
     if isinstance(child, ast.Assign | ast.AnnAssign):
@@ -196,7 +196,7 @@ def _is_left_alone(parent: ast.AST, field: str, child: ast.AST) -> bool:
 
 
 def essence(code: CodeType) -> tuple[Any, ...]:
-    """What a code object does: without places in the source."""
+    """The content of a code object without its positions in the source."""
     inside = [essence(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
     return code.co_code, code.co_names, code.co_varnames, code.co_exceptiontable, inside
 
@@ -229,12 +229,12 @@ def mutants_of(module: str, first: int) -> list[Mutant]:
 
 
 def original_of(module: str) -> str:
-    """The unchanged source as a mutant's is written: without comments."""
+    """The unchanged source without comments, as the source of a mutant is written."""
     return ast.unparse(ast.parse((ROOT / PACKAGE / module).read_text()))
 
 
 def sample(found: list[Mutant], count: int, seed: int) -> list[Mutant]:
-    """So many mutants of one module, at random, that differ from it in bytecode."""
+    """A random sample of the mutants of one module that differ from it in bytecode."""
     if not found:
         return []
     module, chosen = found[0].module, []
@@ -261,13 +261,13 @@ def tree_of(folder: Path) -> Path:
 
 
 class Failed:
-    """A plugin of pytest that notes the tests that fail and the files that are not read."""
+    """A pytest plugin that records failed tests and files that could not be collected."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        """Note a test, or a file."""
+        """Record a test or a file."""
         if report.failed:
             with self.path.open("a") as file:
                 file.write(f"{report.nodeid}\n")
@@ -276,7 +276,7 @@ class Failed:
 
 
 def run_tests(tree: Path, tests: list[str], options: list[str], said: Path) -> int:
-    """Run tests in a process of their own, which this becomes."""
+    """Run tests in this forked process, which ends afterwards."""
     os.setsid()
     for number in (1, 2):
         os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
@@ -302,7 +302,7 @@ def take(
     limit: float = 600.0,
     left_out: tuple[str, ...] = (),
 ) -> Result:
-    """Run the tests of a module on a source of it."""
+    """Run the tests of a module on a changed source."""
     if time.time() > deadline:
         return Result(number, "not run")
     tree, began = tree_of(folder), time.time()
@@ -311,7 +311,7 @@ def take(
     options += [f"--deselect={name}" for name in left_out]
     tests = [f"tests/{name}" for name in TESTS[module].split()]
     path.write_text(source)
-    # Compiled modules are looked up by the time of their source: each has one of its own.
+    # Compiled modules are found by the time of their source, so each mutant needs its own time.
     os.utime(path, (number + 1e9, number + 1e9))
     for file in (said, failed):
         file.write_text("")
@@ -331,7 +331,7 @@ def take(
         time.sleep(0.02)
         ended, status = os.waitpid(child, os.WNOHANG)
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(child, signal.SIGKILL)  # with what it started and left
+        os.killpg(child, signal.SIGKILL)  # and the processes that it started
     if not ended:
         os.waitpid(child, 0)
     shutil.copy2(ROOT / PACKAGE / module, path)
@@ -377,7 +377,7 @@ def all_mutants() -> dict[str, list[Mutant]]:
 
 
 def chosen_mutants(given: argparse.Namespace) -> list[Mutant]:
-    """The sample that the command line asks for, in any order: all modules go on together."""
+    """The sample that the command line asks for, shuffled, so that all modules progress."""
     chosen: list[Mutant] = []
     if given.again:
         past = json.loads(given.again.read_text())["survivors"]

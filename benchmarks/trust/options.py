@@ -1,4 +1,4 @@
-"""What the fuzzer and the harness share: their options, and what a record says of its making."""
+"""Options that the fuzzer and the harness share, and how a record describes its making."""
 
 import argparse
 import json
@@ -15,14 +15,14 @@ import torch
 
 
 class Series:
-    """The numbers that a command line asks for, and the record of what came of them.
+    """The numbers that a command line asks for, and the record of their results.
 
-    What is started runs on a CPU with one thread, whatever the machine has.
+    Everything runs on a CPU with one thread per process.
 
     Args:
         parser: Gets the options that both programs have.
-        things: What is numbered, in the plural.
-        count: How many there are unless the command line says.
+        things: The plural name of what is numbered.
+        count: The default number.
     """
 
     def __init__(self, parser: argparse.ArgumentParser, things: str, count: int) -> None:
@@ -55,7 +55,7 @@ class Series:
         for one in as_completed(waiting):
             try:
                 found.append(one.result())
-            except BrokenExecutor:  # a process died, and its traceback, if any, is printed
+            except BrokenExecutor:  # a process died; its traceback, if any, is printed
                 ended = False
             record = {**record_of(found), "every_process_ended": ended, **self.made()}
             if self.given.out:
