@@ -13,7 +13,7 @@ import pytest
 from estimates import ESTIMATE
 from flatnce import mi
 from flatnce.cli import main
-from flatnce.mi.command import _training_progress, _with_page, run
+from flatnce.mi.command import _shown_by, _training_progress, _with_page, run
 
 pd = pytest.importorskip("pandas", reason="needs pandas: pip install 'flatnce[mi]'")
 pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'flatnce[mi]'")
@@ -194,6 +194,18 @@ def test_training_progress_is_a_line(folds, words):
     )
     text = f"{words} at most 2,000  train 1.23  validation 1.10"
     assert _training_progress(now) == text
+
+
+def test_many_fits_are_logged_once_a_tenth_where_there_is_no_terminal(capsys):
+    for folds, log, lines in ((66, True, 10), (66, False, 0), (5, True, 0)):
+        show = _shown_by(lambda text: None, log=log)
+        for fold in range(folds):
+            for step in (50, 100):
+                numbers = {"step": step, "steps": 200, "train": 1.0, "validation": 1.0}
+                show(SimpleNamespace(fold=fold, folds=folds, **numbers))
+        said = capsys.readouterr()
+        assert said.out == "" and len(said.err.splitlines()) == lines
+        assert lines == 0 or said.err.startswith("fit 1 of 66 after 0 s\nfit 8 of 66 after")
 
 
 # Whole runs, with the real estimator on few rows.

@@ -245,6 +245,14 @@ def test_groups_may_be_a_list(told):
         assert len(groups) == 3 and all((own == labels).all() for own in groups)
 
 
+def test_progress_counts_the_critics_of_all_pairs(monkeypatch):
+    monkeypatch.setattr(studies, "PAIRS_AT_ONCE", 2)
+    seen = []
+    mi.pairwise(table(), steps=2, folds=3, permutations=19, progress=seen.append)
+    assert {now.folds for now in seen} == {9}  # three pairs, of which two train together
+    assert max(now.fold for now in seen[:2]) < 6 <= seen[-1].fold < 9
+
+
 REFUSED = {
     "one name": (lambda: mi.compare(*pairs(), methods="auto"), "give a list of names"),
     "no names": (lambda: mi.compare(*pairs(), methods=[]), "give a list of names"),

@@ -3,6 +3,9 @@
 Modules that load torch are imported after the options have been checked.
 """
 
+import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,9 +15,10 @@ import tyro
 from flatnce.cli.console import live_line, print_json
 from flatnce.cli.options import as_typed, option_of, parse_options, print_short_help
 from flatnce.environment import environment, plain
-from flatnce.messages import check_at_least, say
+from flatnce.messages import check_at_least, duration_text, say
 from flatnce.toml_files import read_toml
 
+FEW_FITS = 16  # more of them take minutes, so that their number is logged
 # Arguments of the Python functions in messages whose options have other names.
 OPTION_OF_ARGUMENT = {"folds": "cv", "blocks": "block", "groups": "group", "out": "report"}
 
@@ -159,7 +163,7 @@ def _estimate(options: MiOptions) -> None:
             **options.settings(),
             "groups": tables.group,
             "blocks": options.block,
-            "progress": lambda now: update(_training_progress(now)),
+            "progress": _shown_by(update, log=not sys.stderr.isatty()),
         }
         del tables  # a large table is not held twice
         found: Any
@@ -226,6 +230,21 @@ def _list_columns(options: MiOptions) -> None:
         for column in columns:
             print(f"  {column['number']:>4}  {column['name']:<{width}}  {column['kind']}")
     say(f"To read a column as another kind, add --kind COLUMN=KIND, one of {', '.join(KINDS)}.")
+
+
+def _shown_by(update: Callable[[str], None], log: bool) -> Callable[[Any], None]:
+    """A function that shows the state of training; with ``log``, a line per tenth of many fits."""
+    began, logged = time.monotonic(), -1
+
+    def show(now: Any) -> None:
+        nonlocal logged
+        update(_training_progress(now))
+        tenth = 10 * now.fold // now.folds
+        if log and now.folds > FEW_FITS and tenth > logged:
+            spent, logged = duration_text(time.monotonic() - began), tenth
+            print(f"fit {now.fold + 1} of {now.folds} after {spent}", file=sys.stderr, flush=True)
+
+    return show
 
 
 def _training_progress(now: Any) -> str:

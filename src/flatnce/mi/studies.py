@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, compress
 from typing import Any
 
@@ -13,6 +13,7 @@ from flatnce.environment import plain
 from flatnce.extras import require_extra
 from flatnce.mi.cleaning import FEWEST_ROWS, Table, columns_of, numbers_of
 from flatnce.mi.estimator import MutualInformation, estimate_each
+from flatnce.mi.fitting import Progress
 from flatnce.mi.registry import method_named
 from flatnce.mi.result import Estimate, number_text, p_value_in_words, unit_factor
 
@@ -312,7 +313,7 @@ def _each(
     if method_named(method).classical:
         raise ValueError(f"method={method!r} gives no limits and p-values; use method='auto'")
     choices.setdefault("baselines", False)
-    names, estimates = list(pairs), []
+    names, estimates = list(pairs), list[Estimate]()
     for name, sides in pairs.items():
         rows = min(map(len, sides))
         both = np.hstack([side[:rows].reshape(rows, -1) for side in sides])
@@ -321,9 +322,16 @@ def _each(
             problem = f"{common} rows without missing values, and {FEWEST_ROWS} are needed"
             raise ValueError(f"{' with '.join(name)} has {problem}; leave the column out")
     labels = own_groups if groups is None else [np.asarray(groups)] * len(names)
+    folds, report = choices.get("folds", 1), choices.pop("progress", None)
+
+    def progress(now: Progress) -> None:
+        if report is not None:  # which critic of all pairs, not of those that train together
+            before, total = folds * len(estimates), folds * len(names)
+            report(replace(now, fold=before + now.fold, folds=total))
+
     for start in range(0, len(names), PAIRS_AT_ONCE):
         part = slice(start, start + PAIRS_AT_ONCE)
         tables = [pairs[name] for name in names[part]]
         own = None if labels is None else labels[part]
-        estimates += estimate_each(tables, groups=own, **choices)
+        estimates += estimate_each(tables, groups=own, progress=progress, **choices)
     return dict(zip(names, estimates, strict=True))
