@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from flatnce.environment import plain
 from flatnce.extras import require_extra
+from flatnce.messages import counted
 from flatnce.mi.cleaning import FEWEST_ROWS, Table, columns_of, numbers_of
 from flatnce.mi.estimator import MutualInformation, estimate_each
 from flatnce.mi.fitting import Progress
@@ -114,18 +115,21 @@ class Study:
 
     def warnings(self, unit: str = "nats") -> list[str]:
         """Return which flags were raised and how often, and why something is not certified."""
-        raised: dict[str, dict[str, str]] = {}  # what each flag says, by names
-        total = len(self.estimates)
+        raised: dict[str, dict[str, str]] = {}  # what each flag says, by the names of estimates
         for names, estimate in self.estimates.items():
             for one in estimate.flags:
                 raised.setdefault(one.name, {})[" with ".join(names)] = one.said(unit)
-        lines, listed, what = [], [], f"{self.header[0]} " if len(self.header) == 1 else ""
+        if not raised:
+            return []
+        total, lines, listed = len(self.estimates), [], []
+        of_what = f"{self.header[0]} " if len(self.header) == 1 else ""
         for name, said in raised.items():
+            first, message = next(iter(said.items()))
             if name in ("dependent", "unresolved"):
-                lines.append("! {} ({}{}): {}".format(name, what, *next(iter(said.items()))))
-            some = what == "lag " and len(said) < total
-            listed.append(f"{name} ({len(said)}{': lag ' + ', '.join(said) if some else ''})")
-        return [*lines, f"Flags (of {total}): {', '.join(listed)}."] if raised else []
+                lines.append(f"! {name} ({of_what}{first}): {message}")
+            which = f": lag {', '.join(said)}" if self.header == ("lag",) else ""
+            listed.append(f"{name} ({len(said)}{which if len(said) < total else ''})")
+        return [*lines, f"Flags (of {total}): {', '.join(listed)}."]
 
     def plain(self, unit: str = "nats") -> dict[str, Any]:
         """Return everything as plain data for JSON, in ``nats`` or ``bits``."""
@@ -265,7 +269,7 @@ def lags(
     left, right = numbers_of(x, "x"), numbers_of(y, "y")
     rows, shifts = len(left), {str(lag): lag for lag in steps_later}
     if rows != len(right):
-        raise ValueError(f"x has {rows} rows and y {len(right)}; partners come row by row")
+        raise ValueError(f"x has {counted(rows, 'row')} and y {len(right)}; pass partners")
     if not shifts:
         raise ValueError("lags names no lag; give some, for example range(-3, 4)")
     own = np.zeros(rows) if groups is None else np.asarray(groups)
@@ -275,7 +279,7 @@ def lags(
         first = np.arange(max(-lag, 0), rows - max(lag, 0))
         first = first[own[first] == own[first + lag]]  # partners of one group
         if len(first) < FEWEST_ROWS:
-            left_over = f"leaves {len(first)} pairs of {rows} rows"
+            left_over = f"leaves {counted(len(first), 'pair')} of {counted(rows, 'row')}"
             raise ValueError(f"lags={lag} {left_over}; give lags that leave {FEWEST_ROWS}")
         pairs[(name,)] = left[first], right[first + lag]
         labels.append(own[first])
@@ -319,8 +323,8 @@ def _each(
         both = np.hstack([side[:rows].reshape(rows, -1) for side in sides])
         common = int((~np.isnan(both).any(axis=1)).sum())
         if common < FEWEST_ROWS:
-            problem = f"{common} rows without missing values, and {FEWEST_ROWS} are needed"
-            raise ValueError(f"{' with '.join(name)} has {problem}; leave the column out")
+            problem = f"{counted(common, 'row')} without missing values; {FEWEST_ROWS} are needed"
+            raise ValueError(f"{' with '.join(name)} has {problem}: leave the column out")
     labels = own_groups if groups is None else [np.asarray(groups)] * len(names)
     folds, report = choices.get("folds", 1), choices.pop("progress", None)
 
