@@ -92,7 +92,8 @@ def clean(x: Any, y: Any) -> CleanTables:
     tables = [numbers_of(x, "x"), numbers_of(y, "y")]
     given = len(tables[0])
     if given != len(tables[1]):
-        raise ValueError(f"x has {given} rows and y {len(tables[1])}; pass the same number")
+        rows_given = counted(given, "row")
+        raise ValueError(f"x has {rows_given} and y {len(tables[1]):,}; pass the same number")
     indexes: list[Any] = [getattr(side, "index", None) for side in (x, y)]
     if all(hasattr(index, "equals") for index in indexes) and not indexes[0].equals(indexes[1]):
         raise ValueError(MESSAGES["indexes"])
@@ -423,7 +424,8 @@ def splits_of(units: Indices, folds: int, seed: int) -> list[Split]:
         train, validation, test = _parts(units, (0.5, 0.25, 0.25), random)
         return [Split(train, validation, np.sort(test))]
     if int(units.max()) + 1 < 4 * folds:
-        raise ValueError(f"folds={folds} for {int(units.max()) + 1} sets of rows; give fewer")
+        sets = counted(int(units.max()) + 1, "set")
+        raise ValueError(f"folds={folds} for {sets} of rows; give fewer")
     parts = _parts(units, [1 / folds] * folds, random)
     splits = []
     for fold in range(folds):

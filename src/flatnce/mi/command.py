@@ -15,7 +15,7 @@ import tyro
 from flatnce.cli.console import live_line, print_json
 from flatnce.cli.options import as_typed, option_of, parse_options, print_short_help
 from flatnce.environment import environment, plain
-from flatnce.messages import check_at_least, duration_text, say
+from flatnce.messages import check_at_least, counted, duration_text, say
 from flatnce.toml_files import read_toml
 
 FEW_FITS = 16  # more of them take minutes, so that their number is logged
@@ -225,7 +225,7 @@ def _list_columns(options: MiOptions) -> None:
         print_json(plain(listing))
         return
     for file, columns in listing.items():
-        print(f"{Path(file).name}: {len(columns)} columns")
+        print(f"{Path(file).name}: {counted(len(columns), 'column')}")
         width = max(len(column["name"]) for column in columns)
         for column in columns:
             print(f"  {column['number']:>4}  {column['name']:<{width}}  {column['kind']}")

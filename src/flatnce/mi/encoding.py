@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flatnce.extras import require_extra
+from flatnce.messages import counted
 from flatnce.toml_files import read_toml
 
 require_extra("pandas", "reading a table", "mi")
@@ -60,7 +61,7 @@ def unfit(column: pd.Series, kind: str | None = None, series: bool = False) -> s
     cells = present(column) if found == "category" else column.dropna()
     values = cells.nunique()
     if len(cells) < FEWEST_ROWS or values < 2:
-        return "one value" if values == 1 else f"{len(cells)} values"
+        return "one value" if values == 1 else counted(len(cells), "value")
     if series and found != "category" and values > 2:  # no block is as long as time's own memory
         moments = _dates(cells)[0] if found == "date" else cells
         if moments.is_monotonic_increasing or moments.is_monotonic_decreasing:
@@ -207,7 +208,7 @@ def _from_times(column: pd.Series, name: str) -> tuple[pd.DataFrame, str]:
         kind += ", the month read before the day, which is a guess"
     unread = int(since.isna().sum()) - (len(column) - len(present(column)))
     if unread:
-        kind += f", {unread:,} cells that are not dates left out"
+        kind += f", {counted(unread, 'cell')} left out that cannot be read as a date"
     return (since / 86_400 if in_days else since).to_frame(name), kind
 
 

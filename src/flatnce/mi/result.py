@@ -7,7 +7,7 @@ from typing import Any
 
 from flatnce.environment import plain
 from flatnce.extras import require_extra
-from flatnce.messages import check_choice, html_card
+from flatnce.messages import check_choice, counted, html_card
 from flatnce.mi.best import METHODS as BEST_METHODS
 from flatnce.mi.best import BestEstimate
 from flatnce.mi.cleaning import Cleaning, CleanTables
@@ -377,7 +377,7 @@ def training_flags(
         yield flag("scale", scale=off[0])
     diverged = sum(critic.diverged for critic in critics)
     if diverged:
-        yield flag("diverged", count=diverged)
+        yield flag("diverged", count=counted(diverged, "critic"))
     if any(critic.step > 0.98 * steps for critic in critics):
         yield flag("unfinished", steps=steps)
 
@@ -394,7 +394,8 @@ def data_flags(tables: CleanTables) -> Iterator[Flag]:
     if tables.repeated and tables.duplicates is None:
         yield flag("repeats", sides=" and of ".join(tables.repeated))
     if tables.shared:
-        yield flag("shared", count=len(tables.shared), names=", ".join(tables.shared[:3]))
+        count, names = counted(len(tables.shared), "column"), ", ".join(tables.shared[:3])
+        yield flag("shared", count=count, names=names)
 
 
 def memory_flags(

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from flatnce.environment import available_memory
 from flatnce.extras import require_extra
 from flatnce.files import open_plain
-from flatnce.messages import check_at_least, check_choice, did_you_mean, format_bytes
+from flatnce.messages import check_at_least, check_choice, counted, did_you_mean, format_bytes
 from flatnce.mi import encoding
 from flatnce.mi.encoding import ENCODED, KINDS, MISSING, NUMERIC, encode_each, kind_of, unfit
 from flatnce.toml_files import read_toml
@@ -464,7 +464,7 @@ def _open_text(path: Path, header: bool) -> _File:
         raise ValueError(f"{path} holds names and no rows of numbers")
     usual = Counter(len(row) - (row[-1:] == [""]) for row in rows).most_common(1)[0][0]
     if usual > len(names):
-        seen = {"path": path, "names": len(names), "cells": usual}
+        seen = {"path": path, "names": counted(len(names), "name"), "cells": usual}
         raise ValueError(MESSAGES["more_cells"].format(**seen))
     decimal = _decimal_sign(rows, separator)
     notes = []
@@ -495,12 +495,23 @@ def _open_text(path: Path, header: bool) -> _File:
                 for chunk in reader:
                     yield chunk[columns]
         except (pd.errors.ParserError, UnicodeDecodeError) as error:
-            reason = str(error).splitlines()[0].strip()
-            raise ValueError(f"{path} is not a table: {reason}; correct that line") from error
+            raise ValueError(f"{path} is not a table: {_reason(error)}") from error
         except EOFError as error:
             raise OSError(f"{path} is cut short ({error}); copy it again") from error
 
     return _File(path, names, round(size * len(lines) / len(raw)), chunks, notes=notes)
+
+
+def _reason(error: Exception) -> str:
+    """What pandas' parser found, in words."""
+    said = str(error).splitlines()[0].strip().removeprefix("Error tokenizing data. C error: ")
+    cells = re.match(r"Expected (\d+) fields in line (\d+), saw (\d+)", said)
+    if cells:
+        return f"line {cells[2]} has {cells[3]} cells instead of {cells[1]}; correct it"
+    quote = re.match(r"EOF inside string starting at row (\d+)", said)
+    if quote:
+        return f"a quotation mark in line {int(quote[1]) + 1} is never closed; close it"
+    return f"{said}; correct that line"
 
 
 def _head(path: Path) -> tuple[bytes, int]:
@@ -591,7 +602,8 @@ def _load(
     read = [file.read(columns, rows, seed) for file, columns in pairs]
     totals = [total for _, total in read]
     if len(set(totals)) > 1:
-        counts = [f"{file.path} has {n:,} rows" for file, n in zip(files, totals, strict=True)]
+        each = zip(files, totals, strict=True)
+        counts = [f"{file.path} has {counted(total, 'row')}" for file, total in each]
         raise ValueError(MESSAGES["partners"].format(counts=" and ".join(counts)))
     if rows is not None and rows < totals[0]:
         taken = f"{rows:,} of {totals[0]:,} rows"
