@@ -1,9 +1,9 @@
-"""How often are ordinary surveys called duplicated, and are planted copies found?
+"""How often ordinary surveys are reported as duplicated, and whether planted copies are found.
 
     python benchmarks/mi_suite/duplicates.py                 counts, about a minute
     python benchmarks/mi_suite/duplicates.py --out FILE      also writes them
 
-The rows of every table are independent draws, so whatever repeats does so by chance. A table with
+The rows of every table are independent draws, so equal rows are equal by chance. A table with
 planted copies repeats some of its rows at the end, in every column of both sides.
 """
 

@@ -1,9 +1,9 @@
-"""What is scored: our default call and its parts, and other packages through adapters.
+"""The scored methods: our default call and its parts, and other packages through adapters.
 
 A method is a function of x, y, the kinds of their columns and a seed. It returns a record with
 ``value`` in nats and, where it has them, ``lower`` (one-sided 95 % limit) and ``low``, ``high``
-(two-sided 95 % interval); None where it does not apply. Ours are not told the kinds. Packages are
-imported when they are used: they may live in environments of their own.
+(two-sided 95 % interval), or None if it does not apply. Ours do not get the kinds. Packages are
+imported when they are used, because they may be installed in separate environments.
 """
 
 import contextlib
@@ -73,7 +73,7 @@ def _sklearn(x, y, kinds, seed):
 
 
 def _histogram(x, y, kinds, seed):
-    """Equally filled bins, n^(1/3) a side, with the correction of Miller and Madow."""
+    """Equally filled bins, n^(1/3) per side, with the correction of Miller and Madow."""
     if x.shape[1] > 1 or y.shape[1] > 1:
         return None
     codes = []
@@ -96,7 +96,7 @@ def _histogram(x, y, kinds, seed):
 
 
 def _without_ties(x, y, seed, size):
-    """Tables with a little noise, for packages whose nearest neighbours must not coincide."""
+    """Tables with a little noise, for packages that cannot handle equal rows."""
     rng = np.random.default_rng(seed)
     return [table + size * rng.standard_normal(table.shape) for table in (x, y)]
 
@@ -136,7 +136,7 @@ def _torch_mist(x, y, kinds, seed):
     torch.manual_seed(seed)
     np.random.seed(seed)
     sides = [torch.from_numpy(_standard(table)).float() for table in (x, y)]
-    # Its checkpoints have the same names in every process: each fit gets a folder of its own.
+    # Its checkpoints have the same names in every process, so each fit gets its own folder.
     with tempfile.TemporaryDirectory() as own, contextlib.redirect_stdout(io.StringIO()):
         tempfile.tempdir = own
         try:

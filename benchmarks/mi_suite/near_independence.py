@@ -1,6 +1,6 @@
 """Coverage of the best estimate's interval for two normal columns, down to independence.
 
-No critic is trained: the interval is that of the method which the columns alone decide.
+No critic is trained: the interval is that of the method that is chosen from the columns alone.
 """
 
 import argparse

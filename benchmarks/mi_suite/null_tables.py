@@ -1,10 +1,10 @@
-"""Level of the p-value on tables without information, and what is certified where rows depend.
+"""Level of the p-value on tables without information, also for rows that depend on each other.
 
     python benchmarks/mi_suite/null_tables.py run --out FILE [--processes 2] [--tables 200]
     python benchmarks/mi_suite/null_tables.py table FILE [FILE ...]
 
 X and Y are independent of each other in every table. ``run`` appends one JSON line per table and
-leaves out what the file already holds, so it may be stopped at any moment and continued.
+leaves out tables that the file already holds, so it may be stopped at any time and continued.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def _words(rng: np.random.Generator) -> Draw:
 
 
 def _series(memory: float, rows: int, **said) -> Callable[[np.random.Generator], Draw]:
-    """Two series with a memory, each from its stationary law; a memory of 1 is a random walk."""
+    """Two stationary AR(1) series with the coefficient ``memory``; at 1 they are random walks."""
     from scipy.signal import lfilter
 
     def draw(rng: np.random.Generator) -> Draw:
@@ -53,7 +53,7 @@ def _series(memory: float, rows: int, **said) -> Callable[[np.random.Generator],
 
 
 def _grouped(say: bool) -> Callable[[np.random.Generator], Draw]:
-    """Five rows of each of 60 persons, which share most of what they say."""
+    """Five similar rows of each of 60 persons."""
 
     def draw(rng: np.random.Generator) -> Draw:
         person = np.repeat(np.arange(60), 5)

@@ -1,4 +1,4 @@
-"""Six real tables, as a user would ask about them: the commands and what they print.
+"""Six real tables: the commands that a user would run, and their output.
 
     python benchmarks/mi_suite/real_tables.py --penguins FILE --weather FILE --out FOLDER
 

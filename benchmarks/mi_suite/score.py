@@ -4,8 +4,8 @@
     python benchmarks/mi_suite/score.py table FILE [FILE ...]
 
 With ``--held-out`` both commands take the laws of ``held_out.py`` instead of those of ``laws.py``.
-``run`` appends one JSON line per fit and leaves out what the file already holds, so it may be
-stopped at any moment and continued. Of each block of five seeds the small tables come first.
+``run`` appends one JSON line per fit and leaves out fits that the file already holds, so it may be
+stopped at any time and continued. In each block of five seeds the small tables come first.
 """
 
 import argparse
@@ -55,9 +55,9 @@ def fit(piece):
 
 
 def read(paths, names=KEY):
-    """All whole records of some files, by the values of these names.
+    """All complete records of some files, by the values of these names.
 
-    The last line of a run that was killed may be cut off.
+    The last line of a run that was killed may be incomplete, and is left out.
     """
     records = {}
     for path in paths:

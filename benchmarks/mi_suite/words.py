@@ -3,7 +3,7 @@
     python benchmarks/mi_suite/words.py run --out FILE [--processes 2]
     python benchmarks/mi_suite/words.py table FILE
 
-``run`` appends one JSON line per fit and leaves out what the file already holds.
+``run`` appends one JSON line per fit and leaves out fits that the file already holds.
 """
 
 import argparse
