@@ -56,7 +56,7 @@ def known_peers(tree: Path) -> list[str]:
 
 
 def ran(tree: Path, script: str, arguments: list[str], out: Path) -> dict:
-    """Run a benchmark of a checkout with its own package and return what it wrote."""
+    """Run a benchmark of a checkout with its own package and return its results."""
     command = [sys.executable, str(tree / "benchmarks" / script), *arguments, "--out", str(out)]
     path = os.pathsep.join([str(tree / "src"), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
@@ -159,7 +159,7 @@ def compared(times: dict[str, dict[str, list[float]]]) -> dict:
 def ratio(before: list[float], after: list[float]) -> float:
     """The ratio of the medians of two checkouts.
 
-    The second checkout of a round meets a warmer GPU and takes up to 2 % longer. Checkouts are
+    The second checkout of a round runs on a warmer GPU and takes up to 2 % longer. Checkouts are
     therefore compared at the same place in their rounds: the older one is first in rounds 0, 2, …,
     the newer one in rounds 1, 3, …; the geometric mean of both places is returned.
     """

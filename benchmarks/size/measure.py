@@ -1,4 +1,4 @@
-"""Measure the size of the source tree, and what one eager call of the loss runs through.
+"""Measure the size of the source tree, and what one eager call of the loss executes.
 
     python benchmarks/size/measure.py                    # this checkout
     python benchmarks/size/measure.py --tree OTHER       # another checkout of flatnce
@@ -20,7 +20,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parents[2]
 
-# Run in a process of its own, in the tree that is measured.
+# Run in its own process, in the tree that is measured.
 CALL = """
 import json, sys
 import torch
@@ -130,7 +130,7 @@ def longest_function(trees: dict[str, ast.Module]) -> tuple[int, str]:
 
 
 def ran(tree: Path, code: str) -> Any:
-    """Run code in a process of its own with the tree's package first on the path."""
+    """Run code in its own process with the tree's package first on the path."""
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={"PYTHONPATH": str(tree / "src"), "PATH": ""},
