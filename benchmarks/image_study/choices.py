@@ -1,4 +1,4 @@
-"""What the pieces of the protocol choose, by its rule, from the records."""
+"""The choices of the protocol's pieces, made by its rule from the records."""
 
 import math
 
@@ -11,7 +11,7 @@ SMALL = 32
 """The batch at which the main claims are decided."""
 EVALUATION_SEEDS = (10, 11, 12, 13, 14)
 THREE_SEEDS = EVALUATION_SEEDS[:3]
-"""Of the pieces with three seeds."""
+"""The seeds of the pieces with three seeds."""
 CURVE = (0.05, 0.1, 0.2, 0.3, 0.5)
 """Temperatures of the screens and of the temperature curve."""
 

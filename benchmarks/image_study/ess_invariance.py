@@ -2,9 +2,9 @@
 
     python benchmarks/image_study/ess_invariance.py --out FILE --embeddings FILE.npz ...
 
-The question: a controller holds an ESS of `target`. At which temperature does it settle, and does
-that temperature depend on the number of negatives? For every estimator and number of negatives m
-the script finds the temperature at which the mean of the estimator over batches is the target.
+A controller holds an ESS of `target`. The script measures at which temperature it settles, and
+whether that temperature depends on the number of negatives: for every estimator and number of
+negatives m it finds the temperature at which the estimator's mean over batches is the target.
 
 Estimators, for e = exp(cosine / temperature) over the m negatives of an anchor:
 

@@ -28,13 +28,13 @@ from scipy.stats import t as student
 
 HERE = Path(__file__).parent
 LEAST_MEAN = 85.6
-"""What the mean of FlatNCE-ESS has to exceed in H1."""
+"""H1: the mean of FlatNCE-ESS has to exceed this accuracy."""
 LARGEST_SPREAD = 1 / 3
-"""Of FlatNCE over InfoNCE's in H3."""
+"""H3: the largest ratio of FlatNCE's spread to InfoNCE's."""
 LARGEST_RATIO = 1.1
-"""Of settled temperatures in H7."""
+"""H7: the largest ratio of settled temperatures."""
 LEAST_LONG = {"linear": 90.5, "knn_20": 89.0}
-"""What FlatNCE-ESS has to reach after 400 epochs in H8."""
+"""H8: the accuracies that FlatNCE-ESS has to reach after 400 epochs."""
 ARMS = {
     "InfoNCE": ("infonce", False),
     "FlatNCE": ("flatnce", False),

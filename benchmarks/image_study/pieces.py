@@ -53,14 +53,14 @@ from training import (
 )
 
 SHORTER = 5
-"""A run of 100 epochs is so many times as long as one of a screen."""
+"""A run of 100 epochs is this many times as long as one of a screen."""
 ENDS = (min(CURVE), max(CURVE))
 DHEL_SEEDS = {"10-12": EVALUATION_SEEDS[:3], "13-14": EVALUATION_SEEDS[3:]}
 CHANGES_OF = {
     "FlatNCE-ESS": ("views", "wide", "deep", "queue", "target"),
     "InfoNCE": ("views", "wide", "deep", "queue"),
 }
-"""What piece 13 tries, by arm; InfoNCE has a fixed temperature and so no target."""
+"""The changes of piece 13 by arm; InfoNCE has a fixed temperature and therefore no target."""
 CHANGED = {
     "heads": (
         ("FlatNCE-ESS", ()),

@@ -6,7 +6,7 @@ from flatnce.pretrain.runs.records import read_records as read_all
 from flatnce.pretrain.runs.records import write_record as write
 
 MOST_LINES = 100
-"""Of metrics in a record."""
+"""The largest number of lines of metrics in a record."""
 
 __all__ = ["key_of", "read_all", "record_of", "write"]
 
@@ -15,11 +15,11 @@ def record_of(name, piece, step, run, evaluation, where):
     """The record of one run, in plain data.
 
     Arguments:
-        name: Of the run.
-        piece: Of the programme, as the protocol numbers it.
-        step: Of the piece.
-        run: As :func:`flatnce.pretrain.runs.log.read_run` gives it.
-        evaluation: Its results, with the images they are on.
+        name: The name of the run.
+        piece: The number of the piece in the protocol.
+        step: The step of the piece.
+        run: The result of :func:`flatnce.pretrain.runs.log.read_run`.
+        evaluation: The accuracies, and the images on which they were measured.
         where: Commit and versions.
     """
     tuning = evaluation["on"] == "held-out training images"

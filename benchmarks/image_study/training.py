@@ -1,4 +1,4 @@
-"""Train runs of the image study side by side, evaluate each, and write its record."""
+"""Train runs of the image study at the same time, evaluate each, and write its record."""
 
 import os
 import platform
@@ -24,11 +24,12 @@ HERE = Path(__file__).parent
 SCREEN_EPOCHS = 20
 TUNING_SEED = 0
 STARTING_TEMPERATURE = 0.1
-"""Of the runs with an ESS target."""
+"""The first temperature of runs with an ESS target."""
 HELD_OUT, SPLIT_SEED, NEIGHBOURS = 0.1, 0, (20, 200)
 EMBEDDED, UNSEEN_VIEWS = 2_048, 2**34
 SPEEDS = {512: 46_500, 256: 42_700, 128: 37_500, 32: 25_000, 16: 22_300}
-"""Images per second: those of the protocol, and a cautious number for four runs at batch 32."""
+"""Images per second by batch: those of the protocol, and a conservative number for four runs at
+batch 32."""
 CIFAR, TINY = "cifar10", "tiny-imagenet"
 TINY_SPEED = 10_000
 """Images per second on Tiny-ImageNet: an estimate, a quarter of the speed of 32 × 32 pixels."""
@@ -73,7 +74,7 @@ class Run:
 
     @property
     def seconds(self):
-        """About how long its training takes beside others."""
+        """The approximate time of its training when it shares the GPU."""
         speed = TINY_SPEED if self.data == TINY else SPEEDS[self.batch]
         return IMAGES[self.data] * self.epochs / speed
 
@@ -127,10 +128,10 @@ def run_parts(asked, piece, runs_of):
     """Run the asked parts that end in time, without the runs that have a committed record.
 
     Arguments:
-        asked: Of the command line.
-        piece: Of the protocol.
-        runs_of: Gives the runs of a part from its name, the epochs and the known records: the
-            committed ones and those of earlier parts.
+        asked: The options of the command line.
+        piece: The number of the piece in the protocol.
+        runs_of: Returns the runs of a part from its name, the epochs and the known records (the
+            committed ones and those of earlier parts).
     """
     began = time.perf_counter()
     prepare(asked)
@@ -238,14 +239,14 @@ def on_test(run, images, test):
 
 
 def trained_and_evaluated(asked, piece, folder, wanted):
-    """Train the runs side by side and evaluate each; their records by run.
+    """Train the runs at the same time, evaluate each, and return their records by run.
 
-    A run of the tuning seed is evaluated on held-out images when it ends, while the others wait.
-    The others are evaluated on the test images, after the last run has been trained.
+    A run of the tuning seed is evaluated on held-out images when its training ends; the other runs
+    pause meanwhile. Runs of other seeds are evaluated on the test images after all trainings.
 
     Arguments:
-        asked: Of the command line.
-        piece: Of the protocol.
+        asked: The options of the command line.
+        piece: The number of the piece in the protocol.
         folder: The runs go to the folder of this name in `asked.work`.
         wanted: The runs, with the step of the piece to which each belongs.
     """
