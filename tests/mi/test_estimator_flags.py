@@ -53,16 +53,6 @@ def seen(
     )
 
 
-def test_counts_are_in_the_singular_where_there_is_one():
-    texts = {one.name: one.message for one in (*seen(diverged=1), *data_flags(shared_table()))}
-    assert "Training of 1 critic diverged" in texts["diverged"]
-    assert "x and y share 1 column, value for value" in texts["shared"]
-
-
-def shared_table():
-    return clean(table(), np.hstack((table()[:, :1], table(seed=1))))
-
-
 CLEAN = clean(table(), table(seed=1))
 
 NUMBERS = {
@@ -119,6 +109,12 @@ def common():
     x, y = table(), table(seed=1)
     y[:, 1] = x[:, 0]
     return clean(x, y)
+
+
+def test_counts_are_in_the_singular_where_there_is_one():
+    texts = {one.name: one.message for one in (*seen(diverged=1), *data_flags(common()))}
+    assert "Training of 1 critic diverged" in texts["diverged"]
+    assert "x and y share 1 column, value for value" in texts["shared"]
 
 
 def directions(step):
