@@ -140,6 +140,8 @@ def test_numbers_that_would_round_to_zero_keep_two_digits(tmp_path):
     page = mi_page(found, tmp_path / "page.html").read_text("utf-8")
     assert "0.00042 " in page and "share at least 0.00027 " in page
     assert "0.00042" in Study(("column",), {("a",): found}).table()
+    wide = replace(found, best=replace(found.best, high=0.02))
+    assert "0.000  0.000 to 0.020" in Study(("column",), {("a",): wide}).table()
     raised = flag("disagree", {"critic": 0.0, "best": 0.00042}, method="ksg")
     assert "finds 0.00 nats on" in raised.message and "ksg says 0.00042." in raised.message
 

@@ -97,8 +97,12 @@ class Study:
         for row in self.rows[:most]:
             full = [row[name] for name in self.header]
             names = [name if len(name) <= named else f"{name[: named - 1]}…" for name in full]
-            numbers = [number_text(factor * row[name], 3).replace("nan", "–") for name in wanted]
-            nats, low, high, lower, error = (text.replace("inf", "∞") for text in numbers)
+            values = [factor * row[name] for name in wanted]
+            # Further digits would be chance, unless the whole interval is below a hundredth.
+            small = row["high"] < 0.01
+            numbers = [number_text(one, 3) if small else f"{one:.3f}" for one in values]
+            texts = (text.replace("nan", "–").replace("inf", "∞") for text in numbers)
+            nats, low, high, lower, error = texts
             interval = f"{low} to {high}" if low != "–" else f"± {error}"
             if "unresolved" in row["flags"]:
                 interval = "no upper end"
