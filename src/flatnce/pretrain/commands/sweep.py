@@ -64,7 +64,7 @@ def run(arguments: list[str]) -> int:
     arguments = own_arguments(SweepOptions, arguments, renamed_in(arguments))
     if not arguments or {"-h", "--help"} & set(arguments):
         return print_help(arguments, "sweep", SweepOptions)
-    if arguments[0].partition("=")[0] == "--resume":
+    if arguments[0] == "--resume":
         return _resume(arguments)
     data, typed = split_data(arguments, "sweep")
     start = starting_config(data, option_value("--preset", typed))
@@ -197,20 +197,19 @@ def _print_end(runs: Sequence["SweptRun"], directory: Path, seconds: float) -> N
 def split_options(
     arguments: list[str], settings: Mapping[str, Any]
 ) -> tuple[list[str], dict[str, list[str]]]:
-    """Split a command line into other options and the training options with their values."""
+    """Split what :func:`own_arguments` gives into other options and training options' values."""
     rest: list[str] = []
     spans: dict[str, list[str]] = {}
     place = 0
     while place < len(arguments):
-        flag, equals, value = arguments[place].partition("=")
+        flag, values = arguments[place], []
         place += 1
-        values = [value] if equals else []
-        while not equals and place < len(arguments) and not arguments[place].startswith("--"):
+        while place < len(arguments) and not arguments[place].startswith("--"):
             values.append(arguments[place])
             place += 1
         leaf = flag.removeprefix("--").replace("-", "_")
         if not flag.startswith("--") or leaf not in settings or not values:
-            rest += [flag + equals + value] if equals else [flag, *values]
+            rest += [flag, *values]
             continue
         if isinstance(settings[leaf], bool):
             raise ValueError(

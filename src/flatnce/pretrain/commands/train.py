@@ -61,8 +61,8 @@ def run(arguments: list[str]) -> int:
     start = starting_config(data, option_value("--preset", rest))
     options = parse_options(TrainOptions, "train DATA", rest, TrainOptions(start))
     config, quiet = options.config, options.json or options.quiet
-    typed = [argument.partition("=")[0] for argument in rest if argument.startswith("--")]
-    refuse_unused([config], [flag.removeprefix("--").replace("-", "_") for flag in typed])
+    typed = [argument[2:].replace("-", "_") for argument in rest if argument.startswith("--")]
+    refuse_unused([config], typed)
     directory = new_folder(options.name, config.usual_name)
     if options.evaluate:
         expand(options.evaluate)  # refuses an unknown name before training
@@ -174,7 +174,7 @@ def split_data(arguments: list[str], command: str) -> tuple[str, list[str]]:
         raise ValueError(
             f"{data!r} comes before the data set; say `flatnce {command} digits {data}`"
         )
-    return data, ["--help" if argument == "--help-all" else argument for argument in rest]
+    return data, rest
 
 
 def print_help(arguments: list[str], command: str, kind: Callable[..., object]) -> int:
