@@ -363,7 +363,7 @@ def table(results):
                     continue
                 each = ", ".join(f"{value:+.2f}" for value in apart)
                 mean = f"{statistics.fmean(apart):+.2f}"
-                lines.append(f"| {start} | {name} less {other[1]} | {mean} | {each} |")
+                lines.append(f"| {start} | {name} minus {other[1]} | {mean} | {each} |")
     return "\n".join(lines)
 
 

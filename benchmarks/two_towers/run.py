@@ -375,7 +375,7 @@ def difference(groups, ours, theirs):
         half = float(student.ppf(0.975, len(apart) - 1)) * error
         interval = f"{mean - half:+.2f} to {mean + half:+.2f}"
     each = ", ".join(f"{value:+.2f}" for value in apart)
-    return f"| {ours} less {theirs} | {mean:+.2f} | {interval} | {each} |"
+    return f"| {ours} minus {theirs} | {mean:+.2f} | {interval} | {each} |"
 
 
 def arguments():
