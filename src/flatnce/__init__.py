@@ -1,8 +1,8 @@
-"""Contrastive learning that keeps learning once InfoNCE's gradient has died.
+"""Contrastive losses whose gradient does not vanish when InfoNCE's does, and their diagnostics.
 
-The few names a training script needs. They are imported on first access (PEP 562), so that
-``import flatnce`` and ``flatnce --help`` do not pay for torch. Everything else lives in the
-modules, see ``flatnce.functional`` for the pure functions under the classes.
+This package exports the names that a training script needs. They are imported on first access
+(PEP 562), so that ``import flatnce`` and ``flatnce --help`` do not import torch. The functions
+that the classes call are in ``flatnce.functional``.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Every function in one place: ``from flatnce import functional as F``."""
+"""The functions of the core, for ``from flatnce import functional as F``."""
 
 from typing import TYPE_CHECKING
 

@@ -407,13 +407,17 @@ BAD_CALLS = [
         "false_negatives has shape (4, 3)",
         "(4, 4)",
     ),
-    ("f(z, labels=labels, ids=ones)", "labels go without ids"),
+    ("f(z, labels=labels, ids=ones)", "labels cannot be combined with ids"),
     ("f(z, labels=labels[:3])", "labels has shape (3,)", "(4,)"),
     ("f(z, labels=arange(4))", "no_positives"),
     # What the layout cannot hold.
-    ("m(queue=full_queue())(z, labels=labels)", "labels go without ids, without a queue"),
-    ("m(queue=full_queue())(z, z, labels=labels)", "labels go without ids, without a queue"),
-    ("m(layout='two_tower')(z, z, labels=labels)", "labels go without", "layout='two_view'"),
+    ("m(queue=full_queue())(z, labels=labels)", "labels cannot be combined with ids or a queue"),
+    ("m(queue=full_queue())(z, z, labels=labels)", "labels cannot be combined", "queue"),
+    (
+        "m(layout='two_tower')(z, z, labels=labels)",
+        "labels cannot be combined",
+        "layout='two_view'",
+    ),
     ("m(queue=full_queue())(z, z, z)", "3 views", "queue"),
     ("m(queue=full_queue(2))(z, z)", "query has width 3", "2"),
     # As many keys as columns, and as many columns as rows.
@@ -624,7 +628,7 @@ SLIPS = [
     ("FlatNCE(value='one')", "value='one' is unknown"),
     ("FlatNCE(queue=z)", "queue is a Tensor; pass a flatnce.KeyQueue"),
     ("FlatNCE()(z, labels=[0, 1, 2])", "labels is a list"),
-    ("FlatNCE()(z, torch.arange(3))", "labels and ids go in by keyword"),
+    ("FlatNCE()(z, torch.arange(3))", "and labels and ids by keyword"),
     ("F.cross_entropy(torch.arange(3), z)", "they look swapped"),
     ("F.cross_entropy(z.numpy(), torch.arange(3))", "input is a ndarray"),
     (

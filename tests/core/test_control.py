@@ -404,8 +404,8 @@ BETWEEN = r"temperature_at_start=0\.1 must lie between lowest="
 @pytest.mark.parametrize(
     ("accepted", "refused", "words"),
     [
-        ({"target": 1e-9}, {"target": 0.0}, "target=0.0: an ESS lies in"),
-        ({"target": 1.0}, {"target": 1.0001}, "target=1.0001: an ESS lies in"),
+        ({"target": 1e-9}, {"target": 0.0}, "target=0.0 is not an ESS"),
+        ({"target": 1.0}, {"target": 1.0001}, "target=1.0001 is not an ESS"),
         ({"rate": 1e-9}, {"rate": 0.0}, "rate=0.0 must lie in"),
         ({"rate": 0.999}, {"rate": 1.0}, "rate=1.0 must lie in"),
         ({"lowest": 0.1}, {"lowest": 0.1001}, BETWEEN),

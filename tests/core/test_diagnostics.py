@@ -365,7 +365,7 @@ def test_a_fault_belongs_to_the_interval_it_was_found_in(deferred):
 
 
 def test_a_monitor_says_what_it_needs():
-    with pytest.raises(ValueError, match=r"has seen no step; call update\(loss_fn.last\) first"):
+    with pytest.raises(ValueError, match=r"has no steps yet; call update\(loss_fn.last\) first"):
         Monitor().compute()
     with pytest.raises(ValueError, match=r"history is empty; call Monitor.compute at least once"):
         verdict_on([])
@@ -539,7 +539,7 @@ LIVING = [
     for name in (entry.name, entry.class_name, *entry.other_names)
 ]
 DYING = ["InfoNCE", "infonce", "FlatNCEPlus", "NTXentLoss", "ClipLoss", "MyInfoNCE"]
-REMEDIES = {name: f"go on: {name}'s gradient does not shrink" for name in LIVING}
+REMEDIES = {name: f"continue: {name}'s gradient does not shrink" for name in LIVING}
 REMEDIES |= dict.fromkeys(DYING, "replace the loss by FlatNCE (one line)")
 REMEDIES[""] = "replace the loss by FlatNCE (one line), unless it is FlatNCE or DCL already"
 

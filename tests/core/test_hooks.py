@@ -69,7 +69,7 @@ def test_a_layout_is_assigned_by_name_and_belongs_to_one_objective():
     assert torch.equal(loss_fn(*rows_of()), DHEL(0.5)(*rows_of()))
     with pytest.raises(ValueError, match=r"layout='own' is unknown.* own_view"):
         loss_fn.layout = "own"
-    with pytest.raises(ValueError, match="layout='OwnView' goes without queue"):
+    with pytest.raises(ValueError, match="layout='OwnView' takes neither queue nor form"):
         DCL(0.5, queue=KeyQueue(8, 4), layout=OwnView())
 
 

@@ -245,7 +245,7 @@ def test_the_power_is_printed_before_the_options():
 
 
 def test_siglip_refuses_a_gradient_of_the_temperature():
-    with pytest.raises(ValueError, match=r"^temperature_gradient: SigLIP"):
+    with pytest.raises(ValueError, match=r"^temperature_gradient is not an option of SigLIP"):
         flatnce.SigLIP(temperature_gradient="own")
     with pytest.raises(ValueError, match=r"temperature=0\.0 must be a positive"):
         flatnce.SigLIP(0.0)
@@ -253,7 +253,7 @@ def test_siglip_refuses_a_gradient_of_the_temperature():
 
 @pytest.mark.parametrize("layout", ["two_view", "two_tower"])
 def test_dhel_refuses_negatives_of_the_other_view(layout):
-    with pytest.raises(ValueError, match=rf"layout='{layout}': DHEL .* use DCL"):
+    with pytest.raises(ValueError, match=rf"layout='{layout}' cannot be used with DHEL.* use DCL"):
         flatnce.DHEL(layout=layout)
 
 

@@ -60,8 +60,8 @@ class EssController:
         + \rho \min(\max(a - \text{target} \cdot b,\, -8),\, 8)
 
     for the moments a and b of the batch, whose ratio is the ESS, see
-    :func:`~flatnce.functional.population_ess`. β stands still where the mean of a over batches is
-    the target times that of b. So the controller holds the ratio of the two means over all
+    :func:`~flatnce.functional.population_ess`. β stays constant where the mean of a over batches
+    is the target times that of b. So the controller holds the ratio of the two means over all
     batches. A mean of the ratios of single batches would be biased where batches are small. A
     target of at least 0.1 means the same at every batch size from 16 images on; below that range
     the ESS settles below the target (at 0.01 to 0.02 for a target of 0.03 and 16 images).
@@ -74,8 +74,8 @@ class EssController:
         Chen et al., 2021, FlatNCE, Algorithm S1, https://arxiv.org/abs/2107.01152
 
     Arguments:
-        target: Wanted ESS of the negatives, in (0, 1]; a number or a schedule (high early,
-            relaxed later, for example ``Cosine(0.6, 0.2, steps=10_000)``).
+        target: Wanted ESS of the negatives, in (0, 1]; a number or a schedule (for
+            example ``Cosine(0.6, 0.2, steps=10_000)``).
         rate: Change of log β for an ESS that is 1 too large.
         temperature_at_start: Temperature of the first step.
         lowest: Smallest temperature.
@@ -84,7 +84,7 @@ class EssController:
     Examples:
         >>> from flatnce.core.objectives.losses import FlatNCE
         >>> loss_fn = FlatNCE(temperature=EssController(target=0.3))
-        >>> loss = loss_fn(torch.eye(8), torch.eye(8))  # all negatives count alike: ESS 1
+        >>> loss = loss_fn(torch.eye(8), torch.eye(8))  # all weights are equal: ESS 1
         >>> float(loss_fn.temperature) < 0.1
         True
     """
@@ -97,7 +97,7 @@ class EssController:
 
     def __post_init__(self) -> None:
         if isinstance(self.target, int | float) and not 0 < self.target <= 1:
-            raise ValueError(f"target={self.target}: an ESS lies in (0, 1]")
+            raise ValueError(f"target={self.target} is not an ESS; pass a number in (0, 1]")
         if not 0 < self.rate < 1:
             raise ValueError(f"rate={self.rate} must lie in (0, 1); the paper's is 0.01")
         if not 0 < self.lowest <= self.temperature_at_start <= self.highest < math.inf:

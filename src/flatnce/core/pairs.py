@@ -299,7 +299,7 @@ class KeyQueue(nn.Module):
         """Write a batch of keys over the oldest ones.
 
         Arguments:
-            keys: New keys, shape (b, d); stored detached. Of more than ``size``, the last stay.
+            keys: New keys, shape (b, d); stored detached; the last ``size`` are kept.
             ids: Sample ids, shape (b,): a later anchor with the same id leaves the key out.
             gather: Store the keys of every process, so that all hold the same queue.
             normalize: Store unit rows.
@@ -354,8 +354,8 @@ def with_queue(
 ) -> Pairs:
     """A queue of past keys (MoCo layout): the keys of the queue are negatives of every query.
 
-    The queue is read, not written: call :meth:`KeyQueue.enqueue` after the step (the objectives
-    do, when built with a queue). With ``gather`` the queue holds every process's keys.
+    The queue is read, not written: call :meth:`KeyQueue.enqueue` after the step (an
+    objective that has a queue does so). With ``gather`` the queue holds every process's keys.
 
     Arguments:
         query: (b, d), from the trained encoder.
@@ -367,8 +367,8 @@ def with_queue(
     """
     if false_negatives is not None and not in_batch:
         raise ValueError(
-            "false_negatives is about the batch's other keys, which are not negatives here; pass "
-            "in_batch=True, or ids for the queue"
+            "false_negatives selects among the batch's other keys, which are not negatives here; "
+            "pass in_batch=True, or ids for the queue"
         )
     given = Arguments(normalize, gather)
     ready_query = given.embeddings("query", query, like=queue.keys)
@@ -564,12 +564,12 @@ def check_embeddings(name: str, z: Tensor, ndim: int = 2) -> None:
         raise ValueError(f"{name} is a {type(z).__name__}; pass a torch.Tensor")
     if not z.is_floating_point():
         raise ValueError(
-            f"{name} has dtype {z.dtype}; pass floating-point embeddings (labels and ids "
-            "go in by keyword)"
+            f"{name} has dtype {z.dtype}; pass floating-point embeddings (and labels and "
+            "ids by keyword)"
         )
     if z.ndim != ndim or 0 in z.shape:
         expected = "(batch, width)" if ndim == 2 else "(batch, negatives, width)"
-        raise ValueError(f"{name} has shape {tuple(z.shape)}; it must be {expected}, not empty")
+        raise ValueError(f"{name} has shape {tuple(z.shape)}; pass {expected}, not empty")
 
 
 def check_integers(name: str, values: Any, n: int) -> None:

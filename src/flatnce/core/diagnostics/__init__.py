@@ -1,4 +1,4 @@
-"""Is it working? Effective sample size, saturation, geometry, a monitor and a verdict."""
+"""Effective sample size, saturation, geometry, a monitor and a verdict."""
 
 from typing import TYPE_CHECKING
 

@@ -21,7 +21,7 @@ def alignment(x: Float[Tensor, "n d"], y: Float[Tensor, "n d"]) -> Float[Tensor,
 
 
 def uniformity(x: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
-    """Log mean Gaussian potential exp(−2‖x − y‖²) of distinct pairs; lower spreads better.
+    """Log mean Gaussian potential exp(−2‖x − y‖²) of distinct pairs; lower is more uniform.
 
     0 means that all rows coincide; about −3.9 is the minimum in 128 dimensions. Expects at least
     two unit rows, of samples that are not each other's positives.
@@ -45,9 +45,9 @@ def mean_potential(x: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
 
 
 def effective_rank(z: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
-    r"""RankMe: how many directions the embeddings use, between 1 and min(n, d).
+    r"""RankMe, the number of directions that the embeddings use, between 1 and min(n, d).
 
-    Pass many more rows than d, or the number of rows limits it.
+    Pass many more rows than d, because the number of rows is an upper limit.
 
     .. math:: \exp\Big(-\sum_k p_k \log p_k\Big), \quad p_k = \sigma_k / \sum_l \sigma_l
 

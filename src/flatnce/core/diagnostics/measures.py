@@ -23,8 +23,8 @@ def effective_sample_size(
 ) -> Float[Tensor, "..."]:
     r"""Share of each row's candidates that carry the gradient, the paper's form of the ESS.
 
-    It is 1 if all weigh the same and 1/m if one has all the weight. At the same temperature it is
-    higher where there are fewer negatives: use :func:`population_ess` to compare batch sizes.
+    It is 1 if all weights are equal and 1/m if one has all the weight. At the same temperature it
+    is higher where there are fewer negatives: use :func:`population_ess` to compare batch sizes.
 
     .. math:: \mathrm{ESS}_i = \frac{1}{m \sum_j w_{ij}^2}
         = \frac{1}{m} \exp(2\,\mathrm{lse}(s) - \mathrm{lse}(2s)) \in [1/m, 1]
@@ -94,7 +94,7 @@ def temperature_for_ess(
         kernel: As in :func:`~flatnce.core.contrast.contrast_of`.
     """
     if not 0 < target <= 1:
-        raise ValueError(f"target={target}: an ESS lies in (0, 1]")
+        raise ValueError(f"target={target} is not an ESS; pass a number in (0, 1]")
     check_choice("estimator", estimator, ("population", "paper"))
     parts = pairs if isinstance(pairs, tuple) else (pairs,)
     of_paper = estimator == "paper"
@@ -112,9 +112,9 @@ def temperature_for_ess(
 
 
 def gradient_gain(contrast: Contrast, reduction: str = "mean") -> Float[Tensor, "..."]:
-    r"""What InfoNCE multiplies a row's gradient by: :math:`\sigma(\ell) = 1 - p^+`.
+    r"""The factor by which InfoNCE multiplies a row's gradient, :math:`\sigma(\ell) = 1 - p^+`.
 
-    Near 1 InfoNCE and FlatNCE learn alike; near 0 InfoNCE has stopped and FlatNCE has not.
+    Near 1 the gradients of InfoNCE and FlatNCE are nearly equal; near 0 only InfoNCE's vanishes.
     """
     return contrast.reduce(Rows.of(contrast).gain, reduction)
 
@@ -136,9 +136,9 @@ def mutual_information_ceiling(
 
 
 def mutual_information(contrast: Contrast, reduction: str = "mean") -> Float[Tensor, "..."]:
-    """K-sample (InfoNCE) mutual information in nats: a lower bound, never above the ceiling.
+    """K-sample (InfoNCE) mutual information in nats, a lower bound that cannot exceed its ceiling.
 
-    On the training batch it is biased upwards; near its ceiling it says only "at least log K".
+    On the training batch it is biased upwards; at its ceiling the true value may be larger.
     """
     rows = Rows.of(contrast)
     return contrast.reduce(rows.ceiling - rows.loss, reduction)

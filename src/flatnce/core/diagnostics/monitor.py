@@ -230,7 +230,7 @@ class Monitor(nn.Module):
         faults.raise_flagged(taken.flags)
         *totals, steps, own = taken.sums.tolist()
         if steps == 0:
-            raise ValueError("the monitor has seen no step; call update(loss_fn.last) first")
+            raise ValueError("the monitor has no steps yet; call update(loss_fn.last) first")
         means = {name: total / steps for name, total in zip(MEANS, totals, strict=True)}
         for name in DIVISORS:
             divisor = means[f"divisor of {name}"]

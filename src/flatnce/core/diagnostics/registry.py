@@ -105,7 +105,7 @@ def share_of_weights(lse: Tensor, lse2: Tensor, count: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """What there is to know about one diagnostic."""
+    """The facts about one diagnostic."""
 
     name: str
     label: str

@@ -83,7 +83,7 @@ def _are_unchanged(owner: object, methods: Mapping[str, object]) -> bool:
 
 
 class Layout(ABC):
-    """Gives the pairs of a batch; pass an instance as ``layout`` of an objective.
+    """Defines the pairs of a batch; pass an instance as ``layout`` of an objective.
 
     Define :meth:`pairs`; every kernel then computes the numbers of these pairs. Define
     :meth:`plain` as well only where the pairs are exactly those of a plain layout. Where ``pairs``
@@ -101,7 +101,7 @@ class Layout(ABC):
     """
 
     name: str
-    """What an objective shows when printed; by default the class's name."""
+    """The layout's name where an objective is printed; by default the class's name."""
     takes_queue: ClassVar[bool] = False
     """Whether :meth:`pairs` uses ``batch.queue`` and ``batch.form``; if not, they are refused."""
 
@@ -179,7 +179,7 @@ def _two_views(batch: Batch) -> tuple[Tensor, Tensor]:
     _check_second_view(batch)
     if len(batch.views) > 2:
         raise ValueError(
-            f"{len(batch.views)} views were given; a queue and two towers take two, so use "
+            f"{len(batch.views)} views were given; a queue and two towers take two views, so use "
             "layout='two_view' without a queue"
         )
     return batch.views[0], batch.views[1]
@@ -196,7 +196,7 @@ def _check_second_view(batch: Batch) -> None:
 
 def _labels_refused() -> ValueError:
     return ValueError(
-        "labels go without ids, without a queue and with layout='two_view'; leave the others out"
+        "labels cannot be combined with ids or a queue, and need layout='two_view'; leave them out"
     )
 
 
@@ -245,7 +245,7 @@ class Options(TypedDict, total=False):
 
 
 class Objective(nn.Module, ABC):
-    """A loss of embeddings. A subclass defines :meth:`loss_from`, and more where it needs to.
+    """A loss of embeddings; a subclass defines :meth:`loss_from` and, if needed, other methods.
 
     - To choose positives and negatives in another way, pass a :class:`Layout` of your own.
     - To add a term for every score beside the row statistics, define :meth:`statistic`.
@@ -267,7 +267,7 @@ class Objective(nn.Module, ABC):
         kernel: ``auto``, ``dense``, ``chunked`` or ``fused``, see
             :func:`~flatnce.functional.contrast_of`.
         temperature_gradient: What a learned temperature follows: ``infonce`` (safe) or ``own``
-            (the objective's, which runs away for FlatNCE and DCL).
+            (the objective's, which diverges for FlatNCE and DCL).
     """
 
     def __init__(
@@ -425,7 +425,7 @@ class Objective(nn.Module, ABC):
             layout = LAYOUTS[layout]()
         if not layout.takes_queue and (self.queue is not None or self.form is not None):
             raise ValueError(
-                f"layout={layout.name!r} goes without queue and form; leave those out, or set "
+                f"layout={layout.name!r} takes neither queue nor form; leave them out, or set "
                 "takes_queue = True in a Layout of your own that uses them"
             )
         self._modules.pop("_layout", None)  # torch replaces no module by something else
@@ -524,8 +524,8 @@ class Objective(nn.Module, ABC):
         """The loss of a plain batch by the definition, which can be differentiated twice."""
         if batch.queue is not None and self.training:
             raise RuntimeError(
-                "second derivatives of a loss with a queue need kernel='dense': by now the queue "
-                "holds other keys"
+                "second derivatives of a loss with a queue need kernel='dense', because the "
+                "queue has changed since"
             )
         pairs = self.layout.pairs(replace(batch, views=(left, right)))
         return self.loss_from(contrast_of(pairs, 1 / beta, kernel="dense"))

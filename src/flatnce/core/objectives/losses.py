@@ -59,13 +59,13 @@ Value: TypeAlias = Literal["infonce", "constant"]
 
 
 def infonce(contrast: Contrast, reduction: Reduction = "mean") -> Float[Tensor, "..."]:
-    r"""InfoNCE, the cross-entropy of finding the positive among all candidates.
+    r"""InfoNCE, the cross-entropy of the positive among all candidates.
 
     .. math:: \mathrm{softplus}(\ell_i) = -\log \frac{e^{s^+_i}}{e^{s^+_i} + \sum_j e^{s_{ij}}}
 
-    The gradient of the positive survives saturation (torch's cross_entropy rounds it to 0 once the
-    positive leads by 17 to 20 in float32, see ``benchmarks/precision``). With several positives it
-    is supervised contrastive's L_out or L_in.
+    The gradient of the positive stays accurate in saturated rows (torch's cross_entropy rounds it
+    to 0 once the positive leads by 17 to 20 in float32, see ``benchmarks/precision``). With
+    several positives it is supervised contrastive's L_out or L_in.
 
     Relations:
         ∇InfoNCE = σ(ℓ)·∇FlatNCE, row by row. NT-Xent is InfoNCE of the two-view layout.
@@ -78,10 +78,10 @@ def infonce(contrast: Contrast, reduction: Reduction = "mean") -> Float[Tensor, 
 
 
 def dcl(contrast: Contrast, reduction: Reduction = "mean") -> Float[Tensor, "..."]:
-    """Decoupled contrastive loss: the gap itself, positive out of the pool. Unbounded below.
+    """Decoupled contrastive loss: the gap, whose pool excludes the positive; unbounded below.
 
     Relations:
-        FlatNCE's gradient, with a value that may be negative.
+        Its gradient is FlatNCE's. Its value may be negative.
 
     References:
         Yeh et al., 2022, "Decoupled Contrastive Learning", Eq. 6,
@@ -94,16 +94,16 @@ def dcl(contrast: Contrast, reduction: Reduction = "mean") -> Float[Tensor, "...
 def flatnce(
     contrast: Contrast, value: Value = "infonce", reduction: Reduction = "mean"
 ) -> Float[Tensor, "..."]:
-    r"""FlatNCE: InfoNCE's value to read, the gap's gradient to learn from.
+    r"""FlatNCE, with the value of InfoNCE and the gradient of the gap.
 
     .. math:: e^{\ell_i - \mathrm{sg}\,\ell_i} - 1 + \mathrm{sg}\,\mathrm{softplus}(\ell_i)
 
-    The paper's own form (``value="constant"``) is always 1, which is of no use to progress bars,
-    early stopping and the choice of checkpoints.
+    The paper's own form (``value="constant"``) is always 1, so that progress bars, early
+    stopping and the choice of checkpoints cannot use it.
 
     Relations:
-        Gradient equal to DCL's; InfoNCE's without the factor σ(ℓ). Second derivatives differ from
-        DCL's: not for gradient penalties or Hessian methods.
+        The gradient is DCL's, and InfoNCE's without the factor σ(ℓ). Second derivatives differ
+        from DCL's: do not use it with gradient penalties or Hessian methods.
 
     References:
         Chen et al., 2021, FlatNCE, Eq. 6 and Algorithm 1, https://arxiv.org/abs/2107.01152
@@ -150,7 +150,7 @@ def cross_entropy(
     reduction: Reduction = "mean",
     label_smoothing: float = 0.0,
 ) -> Float[Tensor, "..."]:
-    """Drop-in for ``torch.nn.functional.cross_entropy``: its value, FlatNCE's gradient.
+    """Replaces ``torch.nn.functional.cross_entropy``: the same value, FlatNCE's gradient.
 
     For logits whose columns are candidates and whose target is the positive's column: change
     one import. Entries of −inf are masks. Computed, and returned, in at least float32; there the
@@ -158,9 +158,9 @@ def cross_entropy(
 
     It raises a ValueError for class probabilities as target, label smoothing, a row with no
     unmasked negative, a target that is masked or out of range, and a batch of ignored rows.
-    Compiled, the last three are assertions on the device. On a GPU a target out of range is one,
-    as in torch; a masked target gives infinity, ignored rows alone NaN, and a row with no
-    unmasked negative gradients of NaN.
+    In compiled code the last three are assertions on the device. On a GPU a target out of range
+    is an assertion, as in torch; a masked target gives infinity, a batch of ignored rows gives
+    NaN, and a row with no unmasked negative gives gradients of NaN.
 
     A scale that is *learned* inside the logits gets FlatNCE's gradient and grows without bound:
     use ``flatnce.FlatNCE`` with a ``LearnedTemperature``, or detach the scale.
@@ -194,7 +194,7 @@ def cross_entropy(
 
 
 class CrossEntropyLoss(nn.CrossEntropyLoss):
-    """Drop-in for ``torch.nn.CrossEntropyLoss``: its value, FlatNCE's gradient.
+    """Replaces ``torch.nn.CrossEntropyLoss``: the same value, FlatNCE's gradient.
 
     The module of :func:`~flatnce.functional.cross_entropy`, with the same limits.
 
@@ -293,7 +293,7 @@ def _weighted_rows(
     column = torch.where(kept, target, 0)
     contrast = contrast_from_logits(torch.where(kept[:, None], rows, 0), column)
     if contrast.faults is None and not bool(kept.any()):
-        raise ValueError("target holds only ignore_index; a mean of no rows is not a number")
+        raise ValueError("target holds only ignore_index; the mean over no rows is undefined")
     if contrast.faults is not None:  # to raise would need a host read
         fatal = [name != "nonfinite" for name in faults.FAULTS]
         usable = ~torch.stack([f for f, bad in zip(contrast.faults, fatal, strict=True) if bad])
@@ -518,8 +518,9 @@ class DHEL(DCL):
         (\beta \langle z^v_i, z^v_j \rangle) - \beta \langle z^1_i, z^2_i \rangle \Big]
 
     Alignment and uniformity do not share a denominator: the positive is in no pool, and no
-    negative comes from the other view. Its gradient stays when the positive wins. (The authors'
-    program, with ``include_augs``, adds the log-sum-exp of both views to *one* positive score.)
+    negative comes from the other view. Its gradient does not vanish when the positive wins.
+    (The authors' program, with ``include_augs``, adds the log-sum-exp of both views to *one*
+    positive score.)
 
     References:
         Koromilas et al., 2024, "Bridging Mini-Batch and Asymptotic Analysis in Contrastive
@@ -536,8 +537,8 @@ class DHEL(DCL):
         layout = options.setdefault("layout", "own_view")
         if layout != "own_view" and not isinstance(layout, OwnView):
             raise ValueError(
-                f"layout={layout!r}: DHEL takes its negatives from the anchor's own view; leave "
-                "layout out, or use DCL"
+                f"layout={layout!r} cannot be used with DHEL, whose negatives are those of the "
+                "anchor's own view; leave layout out, or use DCL"
             )
         super().__init__(temperature, **options)
 
@@ -550,10 +551,9 @@ class SigLIP(Objective):
     .. math:: -\frac{1}{b} \sum_{ij} \log \sigma(z_{ij} (t \langle x_i, y_j \rangle + c))
 
     The scale t = exp(t'), kept between 1 and 100 (wider if it starts outside), and the bias c are
-    parameters of the module.
-    Give them to the optimizer, best AdamW; under SGD the two need a lower rate than an encoder.
-    Over several processes both get the mean of all gradients. With ``layout="two_view"`` the sum
-    runs over all pairs of the 2b rows, divided by 2b.
+    parameters of the module. Give them to the optimizer, preferably AdamW; with SGD they need a
+    lower rate than the encoder. Over several processes both get the mean of all gradients. With
+    ``layout="two_view"`` the sum runs over all pairs of the 2b rows, divided by 2b.
 
     Limits: a pair's gradient shrinks once it is classified well. Gain, ESS and mutual information
     in ``last`` are those of the scores at scale t, without the bias.
@@ -564,8 +564,8 @@ class SigLIP(Objective):
         https://arxiv.org/abs/2303.15343
 
     Arguments:
-        temperature: One over the scale at the start: a number. The scale is always learned.
-        bias: At the start.
+        temperature: One over the scale at the start, a number. The scale is always learned.
+        bias: Bias at the start.
         **options: As in :class:`Objective`, without ``temperature_gradient``; ``layout`` is
             ``two_tower`` (the paper's) by default.
 
@@ -586,7 +586,7 @@ class SigLIP(Objective):
         start = float(temperature)
         check_positive("temperature", start)
         if "temperature_gradient" in options:
-            raise ValueError("temperature_gradient: SigLIP's scale follows its own; leave it out")
+            raise ValueError("temperature_gradient is not an option of SigLIP; leave it out")
         learned = LearnedTemperature(start, lowest=min(start, 0.01), highest=max(start, 1.0))
         options.setdefault("layout", "two_tower")
         options["temperature_gradient"] = "own"
@@ -602,8 +602,8 @@ class SigLIP(Objective):
     @temperature.setter
     def temperature(self, temperature: Temperature) -> None:
         raise ValueError(
-            "temperature: SigLIP learns its own scale, which cannot be replaced by a controller, "
-            "a schedule or another number; build a new SigLIP"
+            "temperature cannot be set: SigLIP learns its own scale, which a controller, a "
+            "schedule or another number cannot replace; build a new SigLIP"
         )
 
     def statistic(  # type: ignore[override]

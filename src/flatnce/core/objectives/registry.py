@@ -27,13 +27,13 @@ class Setting:
 
 @dataclass(frozen=True)
 class Entry:
-    """What there is to know about one objective."""
+    """The facts about one objective."""
 
     name: str  # as typed: flatnce train --objective NAME
     class_name: str  # in flatnce.core.objectives.losses, exported from flatnce
     label: str  # in charts and tables
     summary: str  # one sentence for the documentation
-    gradient_lives: bool  # whether its gradient stays when the positive wins
+    gradient_lives: bool  # whether its gradient does not vanish when the positive wins
     card: str = ""  # in model cards; by default the label
     settings: tuple[Setting, ...] = ()
     layout: str = "two_view"  # of its class where none is given
@@ -56,7 +56,7 @@ OBJECTIVES: dict[str, Entry] = read_entries(__file__, "objectives.toml", _entry)
 
 
 def gradient_lives(name: str) -> bool:
-    """Whether an objective's gradient is known to stay when the positive wins.
+    """Whether an objective is known to keep its gradient when the positive wins.
 
     The name is a typed name, a class name or another library's, in any case. An unknown name gives
     False: most losses in use are InfoNCE under a name of their own.
