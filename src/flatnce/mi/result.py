@@ -165,7 +165,8 @@ class Estimate:
             on = f"on {self.split['test']} rows that it never saw"
             most = f"at most {number_text(self.ceiling * factor)}"
             sure = "Not certified" if self.flagged("dependent") else "Certified"
-            lines.append(f"{sure}: the critic's bound ({primary.name}) is {value} {on}, {most}.")
+            bound = f"the bound of the critic (a trained network) is {value}"
+            lines.append(f"{sure}: {bound} {on}, {most}.")
         return lines
 
     def baseline_remark(self, nats: float | None) -> str:
