@@ -104,7 +104,8 @@ def test_every_method_that_trains_gives_a_bound(method):
     again = json.loads(json.dumps(found.plain(), allow_nan=False))
     for name, each in found.readouts.items():
         assert again["readouts"][name]["note"] == each.note
-    assert "(infonce)" in found.summary()
+    assert "the bound of the critic (a trained network) is" in found.summary()
+    assert found.readout == again["readout"] == "infonce"
 
 
 @pytest.mark.parametrize("method", CLASSICAL)
