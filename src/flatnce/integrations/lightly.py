@@ -13,14 +13,14 @@ from flatnce.integrations.single_row import is_single_row, zero_loss
 
 
 class FlatNCELoss(FlatNCE):
-    """Called and built as lightly's ``NTXentLoss``: its value, FlatNCE's gradient.
+    """Replaces lightly's ``NTXentLoss``: the same arguments and value, FlatNCE's gradient.
 
-    Takes projections that need not be normalised. The gradient is that of lightly's ``DCLLoss``
+    The projections need not be normalised. The gradient is that of lightly's ``DCLLoss``
     at the same temperature. Diagnostics are in ``last``.
 
     With a memory bank (MoCo) the first argument is the query, the second its key, and all
-    negatives come from the bank. As in lightly the bank starts with random unit rows and takes in
-    keys when the query needs a gradient. Unlike there it is saved in the state dict.
+    negatives come from the bank. As in lightly the bank starts with random unit rows, and keys
+    are added when the query needs a gradient. Unlike lightly's, it is saved in the state dict.
 
     A batch of one without a bank has no negatives: its loss is 0 with a gradient of zero, as in
     lightly, and ``last`` stays that of the batch before.

@@ -25,10 +25,10 @@ Losses = dict[str, dict[str, Any]]
 
 
 class FlatNCELoss(losses.GenericPairLoss):
-    """Called and built as ``losses.NTXentLoss``: its value, FlatNCE's gradient.
+    """Replaces ``losses.NTXentLoss``: the same arguments and value, FlatNCE's gradient.
 
-    One loss for each positive pair: that pair against all negatives of its anchor. A pair that a
-    miner lists twice counts once. A positive pair whose anchor has no negative counts as 0, as in
+    Each positive pair has one loss, against all negatives of its anchor. A pair that a miner lists
+    twice counts once. A positive pair whose anchor has no negative counts as 0, as in
     ``NTXentLoss``. Every other loss is above 0, so that reducers which drop zeros
     (``AvgNonZeroReducer``, ``ThresholdReducer(low=0)``) keep it.
 
@@ -118,16 +118,16 @@ class SelfSupervisedLoss(losses.SelfSupervisedLoss):
 
     @staticmethod
     def supported_losses() -> list[str]:
-        """The library's list and ours."""
+        """The library's list and :class:`FlatNCELoss`."""
         return [*losses.SelfSupervisedLoss.supported_losses(), FlatNCELoss.__name__]
 
 
 class CrossBatchMemory(losses.CrossBatchMemory):
     """The library's memory of past batches, which also takes :class:`FlatNCELoss`.
 
-    ``indices_tuple``, from a miner outside, are pairs or triplets of the current batch. Here
-    they mean the rows where the memory holds that batch; the library (2.9.0) looks them up from
-    the beginning of the memory, where from the second call on there are other samples.
+    ``indices_tuple``, from a miner outside, are pairs or triplets of the current batch. This class
+    looks them up in the rows where the memory holds that batch. The library (2.9.0) looks them up
+    at the beginning of the memory, which from the second call on holds other samples.
     """
 
     def create_indices_tuple(
@@ -146,5 +146,5 @@ class CrossBatchMemory(losses.CrossBatchMemory):
 
     @staticmethod
     def supported_losses() -> list[str]:
-        """The library's list and ours."""
+        """The library's list and :class:`FlatNCELoss`."""
         return [*losses.CrossBatchMemory.supported_losses(), FlatNCELoss.__name__]

@@ -21,7 +21,7 @@ LOGGED = ("ess", "ess_with_positive", "gain", "mi", "mi_ceiling", "saturated", "
 
 
 class FlatClipLoss(FlatNCE):
-    """Called and built as open_clip's ``ClipLoss``: its value, FlatNCE's gradient.
+    """Replaces open_clip's ``ClipLoss``: the same arguments and value, FlatNCE's gradient.
 
     The features get FlatNCE's gradient. The logit scale gets InfoNCE's, because a scale learned
     through FlatNCE diverges; keep open_clip's clamp of the scale at 100. A logit bias shifts all
@@ -38,8 +38,8 @@ class FlatClipLoss(FlatNCE):
 
     Arguments:
         local_loss: Return the mean over the rows of this process; otherwise over all rows.
-        gather_with_grad: No effect; features are always gathered with their gradient.
-        cache_labels: No effect; there are no labels to cache.
+        gather_with_grad: Has no effect; features are always gathered with their gradient.
+        cache_labels: Has no effect; there are no labels to cache.
         rank: The number of this process.
         world_size: How many processes share the batch; with 1 nothing is gathered.
         use_horovod: Must be False.
@@ -142,7 +142,7 @@ def create_loss(args: Any, logged: Sequence[str] = LOGGED) -> FlatClipLoss:
     if asked or "coca" in str(getattr(args, "model", "")).lower():
         raise ValueError(
             f"args ask for {' and '.join(asked) or 'a CoCa model'}, whose loss is not ClipLoss; "
-            "FlatNCE replaces ClipLoss alone: leave that out, or use open_clip.create_loss"
+            "FlatNCE replaces only ClipLoss: leave that out, or use open_clip.create_loss"
         )
     return FlatClipLoss(
         local_loss=args.local_loss,

@@ -65,7 +65,7 @@ class Recorder:
         found = objectives_in(*roots)
         if not found:
             raise ValueError(
-                "no flatnce objective was found to watch; keep the loss (a flatnce.FlatNCE, say) "
+                "no flatnce objective was found; keep the loss (a flatnce.FlatNCE, say) "
                 "as an attribute of the model, or pass it as loss_fn or to the trainer as loss"
             )
         if self.ess is not None:
@@ -124,8 +124,8 @@ def _control(losses: Sequence[Any], ess: Ess) -> None:
         name = type(loss).__name__
         if not isinstance(loss, Objective) or isinstance(loss, FlatClipLoss):
             raise ValueError(
-                f"ess={ess!r} cannot be held by {name}, whose temperature is not flatnce's to "
-                "move; leave ess out, or use a flatnce.FlatNCE"
+                f"ess={ess!r} cannot be held by {name}, whose temperature flatnce cannot "
+                "change; leave ess out, or use a flatnce.FlatNCE"
             )
         source = loss.temperature_source.source
         if isinstance(source, LearnedTemperature) or getattr(source, "requires_grad", False):

@@ -188,10 +188,10 @@ class Ranked(nn.Module):
 
 
 class FlatNCERankingLoss(Ranked, losses.MultipleNegativesRankingLoss):
-    """Built and called as ``MultipleNegativesRankingLoss``: its value, FlatNCE's gradient.
+    """Replaces ``MultipleNegativesRankingLoss``: the same value, FlatNCE's gradient.
 
-    A batch of one row without hard negatives is 0 with a gradient of zero, as in the library;
-    ``last`` stays that of the batch before. As there, options that are assigned later
+    The loss of one row without hard negatives is 0 with a gradient of zero, as in the library;
+    ``last`` stays that of the batch before. As in the library, options that are assigned later
     (``loss.scale = 50``) take effect at the next call.
 
     Arguments:
@@ -217,7 +217,7 @@ class FlatNCERankingLoss(Ranked, losses.MultipleNegativesRankingLoss):
 
 
 class FlatNCESymmetricRankingLoss(FlatNCERankingLoss):
-    """Both directions, as ``MultipleNegativesSymmetricRankingLoss``.
+    """Replaces ``MultipleNegativesSymmetricRankingLoss``, which has both directions.
 
     Arguments:
         *arguments: ``model``, ``scale``, ``similarity_fct``, ``gather_across_devices``.
@@ -230,7 +230,7 @@ class FlatNCESymmetricRankingLoss(FlatNCERankingLoss):
 
 
 class CachedFlatNCERankingLoss(Ranked, losses.CachedMultipleNegativesRankingLoss):
-    """Built and called as ``CachedMultipleNegativesRankingLoss`` (gradient caching).
+    """Replaces ``CachedMultipleNegativesRankingLoss`` (gradient caching).
 
     Takes the arguments of the library's loss, in its order, and ``temperature`` and ``objective``
     as in :class:`FlatNCERankingLoss`. A temperature that is learned is refused.
@@ -246,7 +246,7 @@ class CachedFlatNCERankingLoss(Ranked, losses.CachedMultipleNegativesRankingLoss
         """The loss of embedded mini-batches; ``with_backward`` also differentiates the rows."""
         if getattr(self.temperature, "requires_grad", False):
             raise ValueError(
-                "temperature: one that is learned gets no gradient through the cache; use "
+                "a learned temperature gets no gradient through the cache; use "
                 "FlatNCERankingLoss, or give a number, a schedule or an EssController"
             )
         loss = self._value([torch.cat(column) for column in reps])
@@ -262,4 +262,4 @@ class CachedFlatNCERankingLoss(Ranked, losses.CachedMultipleNegativesRankingLoss
 
 
 class FlatNCETrainer(DiagnosticsMixin, SentenceTransformerTrainer):
-    """``SentenceTransformerTrainer`` that logs diagnostics; takes ``ess`` and ``rows``, too."""
+    """A ``SentenceTransformerTrainer`` that logs diagnostics; also takes ``ess`` and ``rows``."""

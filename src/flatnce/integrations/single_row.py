@@ -1,4 +1,4 @@
-"""A batch of one row, which the core refuses: at the end of an epoch its loss is 0."""
+"""The loss of a batch of one row, as at the end of an epoch: 0, where the core raises an error."""
 
 import torch
 from jaxtyping import Float

@@ -1,7 +1,7 @@
 """The diagnostics in the logs of Hugging Face's ``Trainer``.
 
-Callbacks run after the loggers, whose log they cannot add to; ``DiagnosticsCallback.attach`` puts
-the callback before the loggers, and the trainers here attach one.
+Callbacks run after the loggers and cannot add to what those have logged. So
+``DiagnosticsCallback.attach`` puts the callback before the loggers; the trainers here attach one.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ class DiagnosticsCallback(TrainerCallback):
     ``flatnce/``, as means over the interval between two logs, and ``flatnce/verdict``.
 
     Arguments:
-        loss_fn: The flatnce loss, if it is in none of these.
+        loss_fn: The flatnce loss, if it is in none of these places.
         ess: As in :class:`~flatnce.integrations.recorder.Recorder`.
         rows: Samples per step for uniformity and effective rank; 0 for neither.
     """
@@ -35,7 +35,7 @@ class DiagnosticsCallback(TrainerCallback):
         self.diagnostics = Recorder(ess=ess, rows=rows)
 
     def attach(self, trainer: Any) -> None:
-        """Join a trainer, before its loggers."""
+        """Add this callback to a trainer, before its loggers."""
         names = ("loss", "loss_fn", "compute_loss_func", "model")
         places = (getattr(trainer, name, None) for name in names)
         self.diagnostics.watch(self.loss_fn, *places)
@@ -77,4 +77,4 @@ class DiagnosticsMixin:
 
 
 class FlatNCETrainer(DiagnosticsMixin, Trainer):
-    """``Trainer`` that logs the diagnostics of the objectives in its model."""
+    """A ``Trainer`` that logs the diagnostics of the objectives in its model."""
