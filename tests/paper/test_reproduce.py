@@ -376,7 +376,7 @@ def test_an_evaluation_that_is_not_recorded_trains_again_without_weights(
     out = tmp_path / "out"
     reproduce("table-linear", Setting(), out, store=Store(bare), announce=said.append)
     assert trained == ["infonce 0"]
-    assert said[0].startswith("2 runs, 0 of them") and "the weights are not here" in said[1]
+    assert said[0].startswith("2 runs, 0 of them") and "the weights are missing too" in said[1]
     assert read_run(out).results["rows"] == results["rows"]
 
 

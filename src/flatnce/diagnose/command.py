@@ -1,4 +1,4 @@
-"""``flatnce doctor``: what is wrong with a run, embeddings or this installation."""
+"""``flatnce doctor``: diagnose a run, embeddings or this installation."""
 
 from dataclasses import asdict, dataclass
 from typing import Annotated, Literal

@@ -1,4 +1,4 @@
-"""``flatnce demo``: InfoNCE against FlatNCE where the truth is known."""
+"""``flatnce demo``: InfoNCE and FlatNCE on data whose mutual information is known."""
 
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -14,10 +14,10 @@ from flatnce.pretrain.runs.folder import run_lock
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """InfoNCE against FlatNCE where the truth is known.
+    """Compare InfoNCE with FlatNCE on data whose mutual information is known.
 
     Trains small critics on correlated Gaussians that share 10 nats, prints a table and writes a
-    page with the curves. About a minute on a CPU.
+    page with the curves. It takes about a minute on a CPU.
     """
 
     # What to run.
@@ -42,7 +42,7 @@ def run(arguments: list[str]) -> int:
     print("\n".join(["", wrapped(table.caption), *column_lines(columns)]))
     print("\n" + wrapped(TEXTS["columns"].format(**results)))
     for finding in results["findings"]:
-        topic = f"{finding['topic']}."
+        topic = f"{finding['topic']}:"
         said = wrapped(f"{topic} {finding['text']}")
         console.print("\n" + said.replace(topic, f"[bold]{topic}[/bold]", 1), soft_wrap=True)
     print(f"\nDone in {results['seconds']:.0f} s. The curves: {page}")

@@ -29,7 +29,7 @@ class DemoConfig:
         for name in ("candidates", "temperatures"):
             values = getattr(self, name)
             if not values or len(set(values)) < len(values):
-                raise ValueError(f"{name}={values}: name at least one, each once")
+                raise ValueError(f"{name}={values} must have at least one value, each once")
         for size in self.candidates:
             check_at_least("candidates", size, 2, ", a positive and a negative")
         for temperature in self.temperatures:

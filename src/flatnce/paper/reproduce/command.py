@@ -31,8 +31,8 @@ class ReproduceOptions:
 
     # Which one; --list shows the names.
     name: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[NAME]")] = None
-    # smoke: digits, seconds on a CPU, shows that the code works and nothing about the paper;
-    # small: CIFAR-10, one GPU, half an hour; paper: the paper's own settings.
+    # smoke trains on digits for seconds on a CPU and shows only that the code works; small trains
+    # on CIFAR-10 on one GPU for half an hour; paper uses the paper's own settings.
     scale: Literal["smoke", "small", "paper"] = "smoke"
     # One run of each kind per seed; by default 0 at smoke scale, else 0 1 2.
     seeds: Annotated[tuple[int, ...], tyro.conf.arg(metavar="SEED ...")] = ()
@@ -103,11 +103,11 @@ def _reproduce(options: ReproduceOptions) -> Path:
 def _show(results: Mapping[str, Any]) -> None:
     console = console_of()
     seeds = ", ".join(str(seed) for seed in results["seeds"])
-    content = table_of(results["rows"], f"{results['paper']}: {results['title']}. Seeds {seeds}.")
+    content = table_of(results["rows"], f"{results['paper']}: {results['title']}. Seeds: {seeds}.")
     columns = dict(zip(content.header, zip(*content.rows, strict=True), strict=True))
     print("\n".join(["", wrapped(content.caption), *column_lines(columns)]))
     for topic, text in results["words"].items():
-        console.print(f"\n[bold]{capitalised(topic)}.[/bold] {capitalised(text)}")
+        console.print(f"\n[bold]{capitalised(topic)}:[/bold] {capitalised(text)}")
     if results["runs"] or results["trains_itself"]:
         shows = capitalised(results["scale_shows"])
-        console.print(f"\n[bold]Scale {results['scale']}.[/bold] {shows}.")
+        console.print(f"\n[bold]Scale {results['scale']}:[/bold] {shows}.")

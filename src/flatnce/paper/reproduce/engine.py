@@ -134,7 +134,9 @@ def _of_runs(
     try:
         return complete("record")
     except MissingWeights as missing:
-        announce(f"{missing} is not recorded, and the weights are not here: training again")
+        announce(
+            f"not recorded: {missing}; the weights are missing too, so the run is trained again"
+        )
         return complete("directory")
 
 
@@ -146,7 +148,7 @@ def _record_of_all(
     config = {"experiment": {**about, "sizes": setting.pick(experiment.sizes)}}
     key = key_of(config, measured=True)
     if key not in store.records:
-        announce(f"{experiment.shows[setting.scale]}; nothing is shown before the end")
+        announce(f"{experiment.shows[setting.scale]}; no progress is shown before the end")
         found = plain(vars(analyse(experiment, [], setting)))
         name = f"{experiment.name}-{setting.scale}-{key[-8:]}"
         head = {"format_version": FORMAT_VERSION, "key": key, "name": name, "config": config}
