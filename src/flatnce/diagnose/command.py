@@ -14,10 +14,10 @@ from flatnce.messages import check_choice
 
 @dataclass(frozen=True)
 class DoctorOptions:
-    """Say what is wrong, on which evidence, and what to do about it, in order.
+    """List what is wrong with the evidence and remedies; causes come before consequences.
 
-    Saturated, collapsed, too few negatives, false negatives, duplicates, a temperature out of
-    range. Without a name it checks this installation.
+    It finds saturation, collapse, too few negatives, false negatives, duplicates and temperatures
+    out of range. Without a name it checks this installation.
     """
 
     # A run's name in runs/ or its folder, or an .npz file with z1 and z2 (and labels, ids,
@@ -25,16 +25,16 @@ class DoctorOptions:
     target: Annotated[
         str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[RUN|FILE.npz]")
     ] = None
-    # Of the loss, for embeddings.
+    # The temperature of the loss, for embeddings.
     temperature: Annotated[float | None, tyro.conf.arg(metavar="T")] = None
-    # Samples of a training batch, for embeddings; by default all rows are one.
+    # Samples of a training batch, for embeddings; by default all rows are one batch.
     batch_size: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     # two_view (SimCLR) or two_tower (CLIP, retrieval).
     layout: Literal["two_view", "two_tower"] = "two_view"
     # The loss's name, for example InfoNCE; the remedies depend on it.
     objective: Annotated[str, tyro.conf.arg(metavar="NAME")] = ""
-    no_embeddings: bool = False  # For a run, read only the log: no data set, no checkpoint.
-    # For a run, where to embed some of its images.
+    no_embeddings: bool = False  # For a run, read only the log, not the data or checkpoints.
+    # For a run, the device to embed some of its images on.
     device: Annotated[str, tyro.conf.arg(metavar="DEVICE")] = "auto"
     json: bool = False  # Print JSON and nothing else.
 

@@ -97,20 +97,20 @@ def doctor(
     objective: str = "",
     subject: str = "embeddings",
 ) -> Diagnosis:
-    """Say what is wrong with the embeddings of two views, and what to do about it.
+    """Diagnose the embeddings of two views: what is wrong with them, and what to do about it.
 
     It looks for the kinds of finding in :data:`KINDS`, in that order.
 
     Arguments:
         z1: First views, (n, d), as the loss gets them: anything that ``torch.as_tensor`` takes.
         z2: Second views; row i is the positive of row i of ``z1``.
-        temperature: Of the loss; without it 0.1 is used and no temperature is called wrong.
+        temperature: That of the loss; without it 0.1 is used, and the temperature is not judged.
         labels: One class per sample, to count false negatives; negative ones are unknown.
         ids: One integer per sample: equal ones are known to be the same sample.
         batch_size: Samples of a training batch; by default all rows, or 2,048 of more.
         layout: ``two_view`` (SimCLR) or ``two_tower`` (CLIP, retrieval).
         objective: The loss's name, for example ``InfoNCE``; remedies depend on it.
-        subject: What the diagnosis calls it.
+        subject: The name of the embeddings in the diagnosis.
 
     Examples:
         >>> z = torch.randn(256, 64)
@@ -237,7 +237,7 @@ def _check_rows(z1: Tensor, z2: Tensor) -> None:
     if z1.shape != z2.shape or z1.device != z2.device:
         raise ValueError(
             f"z1 is {tuple(z1.shape)} on {z1.device} and z2 {tuple(z2.shape)} on {z2.device}; row "
-            "i of one is the positive of row i of the other, so they must agree"
+            "i of one is the positive of row i of the other, so the shapes and devices must agree"
         )
 
 

@@ -32,7 +32,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was found, on what it rests, and what could not be known."""
+    """What was found, the numbers behind it, and what could not be known."""
 
     subject: str  #: what was examined, in words
     findings: tuple[Finding, ...] = ()  #: the most important first

@@ -1,4 +1,4 @@
-"""Is this installation complete? Versions that do not fit, missing tools, known defects.
+"""Check this installation: versions that do not fit, missing tools, known defects.
 
 Packages are asked for their versions without being imported, except torch: one of the known
 defects steals credentials when it is imported.
@@ -25,7 +25,7 @@ _finding = partial(finding, within="installation")
 
 
 def examine_installation() -> Diagnosis:
-    """Check the installation, gravest first; a finding says what it keeps from working."""
+    """Check the installation, the most serious finding first; each says what does not work."""
     torch, broken = _torch()
     lost = torch is not None and torch.version.cuda and not torch.cuda.is_available()
     unknown: tuple[str, ...] = ()

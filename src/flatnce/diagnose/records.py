@@ -1,4 +1,4 @@
-"""Whatever a path names: a file of embeddings, or a run of ``flatnce train``."""
+"""Diagnosis of what a path names: a file of embeddings, or a run of ``flatnce train``."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -53,7 +53,7 @@ def examine(
     for name, value in {**typed, "objective": objective or None}.items():
         if value is not None:
             raise ValueError(
-                f"{name}={value} is for embeddings; a run knows its own, so leave it out"
+                f"{name}={value} is for embeddings; leave it out for a run, which has its own"
             )
     return examine_run(target, embeddings=embeddings, device=device)
 
