@@ -112,7 +112,7 @@ class Page:
     facts: Mapping[str, str]
     about: str = ""  # what was done, in a sentence under the main point
     progress: "Progress | None" = None
-    live: str = "This page follows training."  # said where it is served
+    live: str = "This page is updated during training."  # said where it is served
 
 
 def render_page(page: Page, live: str = "") -> str:

@@ -20,7 +20,7 @@ def test_a_run_gets_its_page_with_its_encoder_looked_at(first, capsys):
     assert main(["report", "first", *QUICK]) == 0
     assert capsys.readouterr().out.strip() == "the page: runs/first/report.html"
     html = (first / "report.html").read_text(encoding="utf-8")
-    assert "seen through 40 test samples of digits" in html and len(html) < 1_000_000
+    assert "measured on 40 test samples of digits" in html and len(html) < 1_000_000
     made = (first / "portrait.json").stat().st_mtime_ns
     assert main(["report", "first", *QUICK]) == 0
     assert (first / "portrait.json").stat().st_mtime_ns == made, "looked at twice"

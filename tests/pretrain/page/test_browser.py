@@ -227,7 +227,7 @@ def test_the_watched_page_follows_the_run_and_keeps_what_is_open(chromium, tmp_p
         focused = "[...document.querySelectorAll('summary')].indexOf(document.activeElement)"
         assert chromium.run(focused) == 1
         assert chromium.run(PROBLEMS) == []
-        assert "This page follows training." in chromium.run("document.body.innerText")
+        assert "This page is updated during training." in chromium.run("document.body.innerText")
         log.finish({"step": 440, "seconds": 120.0, "verdict": "healthy since step 20: fine"})
         said = "document.querySelector('.live').textContent"
         chromium.until(lambda: "what is evaluated later" in chromium.run(said))

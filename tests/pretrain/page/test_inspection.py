@@ -78,7 +78,7 @@ def test_without_pictures_the_page_has_words(tmp_path):
 
 def test_the_page_shows_it(run):
     html = run_page(run).read_text(encoding="utf-8")
-    assert "The checkpoint of step 30, seen through 60 test samples of digits" in html
+    assert "the checkpoint of step 30, measured on 60 test samples of digits" in html
     assert html.count("<img ") == 6 * (1 + 5)
     for name in ("similarities", "embedding"):
         assert f'aria-labelledby="chart-{name}-title' in html

@@ -150,7 +150,7 @@ def test_a_share_is_drawn_from_zero(tmp_path, name):
         ("MI", [f"{train_line(400)['mi']:.3f} of {CEILING:.3f} nats"]),
         ("Large-pool MI, best", [f"6.000 of {POOL_CEILING:.3f} nats"]),
         ("Time", ["2 min 1 s"]),
-        ("Samples per second, everything included", ["11,900"]),
+        ("Samples per second over the whole training", ["11,900"]),
         ("linear", ["digits", "400", "95.12 %", "93.00 % to 97.00 %", "99.90 %", "1,359"]),
         ("transfer", ["voc2007", "", "mAP 60.00 %"]),
         ("mi", ["cifar10", "", "5.00 of 9.21 nats"]),
@@ -169,7 +169,7 @@ def test_the_page_says_which_knn_is_the_result(html):
     said = re.sub("</?a[^>]*>", "", said)
     assert "The result.</strong> These are the results to quote" in said
     assert "kNN among the key numbers and during training" in said and "not a result" in said
-    assert "<strong>kNN on the way</strong>" in html and "so it is not a result" in html
+    assert "<strong>kNN during training</strong>" in html and "so it is not a result" in html
 
 
 def test_an_installed_package_is_named_by_its_version_alone(tmp_path, monkeypatch):
@@ -203,7 +203,7 @@ def test_there_is_no_verdict_that_is_normal_in_the_first_epoch(tmp_path):
     idle = train_line(50, mi=0.0, gain=0.9)
     early = page_of_run(write(tmp_path / "early", [idle], finished=False))
     assert early.lead.startswith("Undecided since step 50: MI 0.00 of 4.14 nats; a verdict needs")
-    assert early.lead.endswith("one epoch. Let the run go on, or train a new one for longer.")
+    assert early.lead.endswith("one epoch. Let the run continue, or train a new one for longer.")
     late = page_of_run(write(tmp_path / "late", [idle, {**idle, "epoch": 1.5}], False))
     assert late.lead.startswith("Not learning since step 50: MI 0.00 of 4.14 nats. What to do:")
 

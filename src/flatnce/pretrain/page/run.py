@@ -258,7 +258,7 @@ def _key_numbers(run: Run) -> Table:
     train, watch, results = run.last("train"), run.last("watch"), run.results or {}
     speed = results.get("images_per_second") or train.get("images_per_second")
     seconds = results.get("seconds") or train.get("seconds")
-    everything = ", everything included" if results.get("images_per_second") else ""
+    everything = " over the whole training" if results.get("images_per_second") else ""
     knn, most = watch.get("knn"), watch.get("pool_ceiling")
     label = "kNN at the last watch (held-out training samples, not a result)"
     rows = [(label, "" if knn is None else f"{100 * knn:.2f} %")]
