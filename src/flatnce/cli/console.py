@@ -78,7 +78,7 @@ def column_lines(
     lines = []
     for table in tables:
         lines += ["", *("  ".join(line).rstrip() for line in zip(*table, strict=True))]
-    note = f"no room for {', '.join(left_out)}; --json has {'them' if left_out[1:] else 'it'}"
+    note = f"not shown: {', '.join(left_out)}; --json has {'them' if left_out[1:] else 'it'}"
     return lines[1:] + (["", wrapped(note, then="  ")] if left_out else [])
 
 

@@ -30,7 +30,7 @@ def show_progress(
             elif line["kind"] == "train":
                 update(progress_line(line, watched, epochs), line["epoch"] / epochs)
             elif line["kind"] == "resumed":
-                say(f"the run goes on from step {line['step']:,} of {line['of_steps']:,}")
+                say(f"the run continues from step {line['step']:,} of {line['of_steps']:,}")
             elif warning := warning_of(line):
                 say(warning)
 

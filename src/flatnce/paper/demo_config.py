@@ -12,18 +12,18 @@ class DemoConfig:
     """What to run; the defaults take about a minute on two cores."""
 
     steps: int = 1500  # Optimiser steps of every run.
-    seeds: int = 3  # How many seeds; each has its own start and data.
+    seeds: int = 3  # Number of seeds; each has its own start and data.
     # The sizes K of the training task: the positive and K - 1 negatives.
     candidates: tuple[int, ...] = (8, 32)
     # The temperatures of training, by which the cosines are divided.
     temperatures: tuple[float, ...] = (0.5, 0.2, 0.1, 0.05, 0.02)
     # The run's folder; an earlier demo there is replaced.
     out: Path = field(default_factory=lambda: runs_folder() / "demo")
-    learning_rate: float = 1e-3  # Adam's, the same for both objectives.
-    width: int = 128  # Of the critics' two hidden layers.
+    learning_rate: float = 1e-3  # Adam's learning rate, the same for both objectives.
+    width: int = 128  # Width of the critics' two hidden layers.
     every: int = 300  # Steps between two evaluations.
-    pool: int = 2048  # Held-out pairs to find partners among.
-    first_seed: int = 0  # Seeds count up from here.
+    pool: int = 2048  # Held-out pairs among which partners are searched.
+    first_seed: int = 0  # The first seed; the others follow it.
 
     def __post_init__(self) -> None:
         for name in ("candidates", "temperatures"):

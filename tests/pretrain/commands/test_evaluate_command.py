@@ -120,7 +120,7 @@ def test_a_narrow_table_of_results_names_what_it_leaves_out(columns, capsys, mon
     monkeypatch.setenv("COLUMNS", str(columns))
     results_table([EVALUATION])
     said = capsys.readouterr().out
-    table, _, note = said.partition("protocol")[2].partition("\n\nno room for ")
+    table, _, note = said.partition("protocol")[2].partition("\n\nnot shown: ")
     assert max(map(len, said.splitlines())) <= columns
     for heading in ("data", "samples", "seconds", "top-5"):
         assert (heading in table) != (heading in note)
@@ -133,7 +133,7 @@ def test_the_labels_of_protocols_stay_whole_in_80_columns(capsys, monkeypatch):
     results_table([{**EVALUATION, "data": folder, "protocol": {"name": label, "data": folder}}])
     said = capsys.readouterr().out
     assert label in said and max(map(len, said.splitlines())) <= 80
-    assert "no room for seconds, data; --json has them" in said and "samples" in said
+    assert "not shown: seconds, data; --json has them" in said and "samples" in said
     results_table([EVALUATION | {"data": one, "protocol": {"name": label}} for one in "ab"])
     head = capsys.readouterr().out.split("protocol", 1)[1].splitlines()[0]
     assert head.split()[0] == "data" and "samples" in head

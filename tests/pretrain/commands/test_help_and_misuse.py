@@ -38,7 +38,7 @@ def test_help_fits_a_screen(typed, words, capsys):
         ("completion --help", "bash|zsh|fish Which shell."),
         ("data --help", "[NAME] Name of the data set"),
         ("compare --help", "--out PATH The file of the page; by default comparison.html here"),
-        ("compare --help", "--watch Serve the page on this machine and update it while"),
+        ("compare --help", "--watch Serve the page on this machine and update it during"),
         ("report --help", "--out PATH The file of the page; by default report.html in the run's"),
     ],
 )
@@ -59,8 +59,12 @@ def test_help_says_what_an_argument_is_for_this_command(typed, said, capsys):
         ("train digits --devices 3 --batch-size 64 --device cpu", 2, "--devices 3"),
         ("train digits --gamma 3", 2, "--gamma has no effect here, it is for --objective holder"),
         ("train digits --ess-rate=0.1", 2, "it is for --ess; give that too"),
-        ("train digits --ess 2", 2, "--ess 2: an effective sample size lies in (0, 1]"),
-        ("resume first --device cpu", 2, "--device: a run continues on the device of its config"),
+        ("train digits --ess 2", 2, "--ess 2 is not an ESS; give a number in (0, 1]"),
+        (
+            "resume first --device cpu",
+            2,
+            "a run continues on the device of its config; leave --device out",
+        ),
         ("train digits --data ./photos", 2, "digits and --data ./photos: give the data set once"),
         ("train digits --data=./photos", 2, "digits and --data ./photos: give the data set once"),
         ("train digits --name=", 2, "the name '' is not that of a folder in runs/; give another"),

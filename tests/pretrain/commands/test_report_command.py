@@ -46,7 +46,7 @@ def test_a_run_whose_checkpoints_are_gone_gets_a_page_and_a_reason(tmp_path, cap
     made_runs.write_run(tmp_path / "runs" / "old")
     assert main(["report", "old"]) == 0
     said = capsys.readouterr().out
-    assert "the encoder was not looked at:" in said and "checkpoint" in said
+    assert "the encoder was not inspected:" in said and "checkpoint" in said
     assert (tmp_path / "runs" / "old" / "report.html").is_file()
 
 

@@ -43,7 +43,7 @@ def test_runs_are_listed_filtered_and_sorted(runs, capsys):
 
 def test_conditions_that_no_run_meets_are_answered_by_the_values_there(runs, capsys):
     assert printed(capsys, "--where", "objective=siglip").endswith(
-        "no such run is in runs/ (objective=siglip); there, objective is flatnce, infonce\n"
+        "no run in runs/ meets objective=siglip; there, objective is flatnce, infonce\n"
     )
     said = " ".join(printed(capsys, "--where", "knn>96", "batch<9").split())
     assert "knn is between 0.9 and 1 (0.96 means 96 %); batch is 32" in said
@@ -66,7 +66,7 @@ def test_a_narrow_terminal_gets_fewer_columns_and_whole_names(runs, capsys, monk
     text = printed(capsys)
     shown = text.splitlines()
     assert max(map(len, shown)) <= 60 and "study/infonce-0" in text
-    same = "no room for data (all digits), batch (all 32), verdict (all healthy), epochs (all 4/4)"
+    same = "not shown: data (all digits), batch (all 32), verdict (all healthy), epochs (all 4/4)"
     assert same in " ".join(text.split()) and "objective" in shown[0]
 
 
@@ -77,10 +77,10 @@ def test_long_names_are_shortened_before_a_column_is_left_out(runs, capsys, monk
     assert max(map(len, shown.splitlines())) <= 80
     assert "\ndigits-with-…nd-a-seed-0 " in shown and "\nfirst " in shown
     assert shown.splitlines()[0].split()[:2] == ["run", "objective"]
-    assert "no room for data (all digits), batch (all 32), verdict" in shown
+    assert "not shown: data (all digits), batch (all 32), verdict" in shown
     write_run(runs / "larger", "flatnce", batch_size=64)
     head, *_, note = printed(capsys).split("\n\n")
-    assert " batch " in head and "no room for data (all digits), verdict" in note
+    assert " batch " in head and "not shown: data (all digits), verdict" in note
 
 
 @pytest.mark.parametrize("typed", ["--where data=digits batch<64", "--sort batch-size"])
@@ -89,7 +89,7 @@ def test_columns_that_were_asked_for_stay_on_a_narrow_terminal(typed, runs, caps
     shown = printed(capsys, *typed.split())
     head, *_, note = shown.split("\n\n")
     assert max(map(len, shown.splitlines())) <= 60 and " batch " in head.splitlines()[0]
-    assert "no room for" in note and "batch" not in note
+    assert "not shown: " in note and "batch" not in note
     assert ("data" in note) == ("data" not in typed)
 
 
@@ -210,4 +210,4 @@ def test_without_a_terminal_a_deletion_needs_yes(runs, capsys, monkeypatch):
     assert json.loads(printed(capsys, "--delete", "study", "f*", "--yes", "--json")) == {
         "deleted": ["runs/study", "runs/first"]
     }
-    assert printed(capsys).startswith("no run is in runs/; start one")
+    assert printed(capsys).startswith("there is no run in runs/; start one")

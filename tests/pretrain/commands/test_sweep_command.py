@@ -31,7 +31,7 @@ def test_a_grid_ends_in_one_table_and_goes_on_only_where_asked(capsys):
     header = next(line for line in shown.splitlines() if line.startswith("run "))
     columns = "run data objective batch epochs state kNN pool MI verdict age"
     assert header.split() == columns.split()
-    assert "mean over seeds ±" in shown and "samples/s over all, everything included" in shown
+    assert "mean over seeds ±" in shown and "samples/s over the whole sweep" in shown
     assert shown.endswith("\nnext: flatnce compare s\n")
     written = json.loads(Path("runs/s/sweep.json").read_text())
     assert list(written["runs"]) == names
@@ -201,5 +201,5 @@ def test_the_board_shows_runs_under_way_and_says_what_needs_attention():
     assert board.take("b", {**verdict, "verdict": "undecided", "epoch": 0.5}) == []
     assert board.take("b", {"kind": "note", "note": "so"}) == ["b: so"]
     shown = board.table()
-    assert "2 running, 1 waiting, 1 failed; 100 samples/s in sum" in shown
+    assert "2 running, 1 waiting, 1 failed; 100 samples/s in total" in shown
     assert "kNN 50.0%" in shown and "starting" in shown

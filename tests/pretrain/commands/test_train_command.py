@@ -40,7 +40,7 @@ def test_a_dry_run_says_what_would_happen_and_does_nothing(as_json, capsys, tmp_
 
 def test_a_dry_run_says_what_bounds_the_speed(capsys, tmp_path):
     assert main(["train", "digits", "--dry-run", *QUICK]) == 0
-    assert "computing bounds the run, whose steps take about " in capsys.readouterr().out
+    assert "computing limits the run, whose steps take about " in capsys.readouterr().out
     assert main(["train", "digits", "--dry-run", "--json", *QUICK]) == 0
     found = json.loads(capsys.readouterr().out)["images_per_second"]
     assert found.keys() == {"computing"} and found["computing"] > 0

@@ -167,9 +167,9 @@ def test_all_is_every_protocol_on_the_runs_own_set_and_has_no_transfer(cifar10):
     "settings, words",
     [
         (lambda: Options(fraction=(0.0,)), "fraction="),
-        (lambda: Options(fraction=()), r"fraction=\(\): give"),
+        (lambda: Options(fraction=()), r"fraction=\(\) is empty; give"),
         (lambda: Options(neighbours=(0,)), "neighbours="),
-        (lambda: Options(neighbours=()), r"neighbours=\(\): give"),
+        (lambda: Options(neighbours=()), r"neighbours=\(\) is empty; give"),
         (lambda: Options(epochs=0), "epochs=0"),
         (lambda: Options(batch_size=0), "batch_size=0"),
         (lambda: Options(size=0), "size=0"),

@@ -122,7 +122,7 @@ def test_the_card_of_a_run_says_how_it_was_trained_and_evaluated(of_a_run):
         "float32, (batch, 1, 8, 8), grey",
         "| linear | digits | top-1 | 95.12 % | 93.00 % to 97.00 % | 99.90 % | 1,359 |",
         *(row for _, row in OTHERS.values()),
-        "Trained at 8 pixels a side",
+        "trained on images of 8 x 8 pixels",
         "loaded back: the same features to the bit",
     ):
         assert words in of_a_run, words
@@ -177,8 +177,8 @@ PRETRAINED = {"name": "resnet18", "pretrained": True}
 @pytest.mark.parametrize(
     "settings, words",
     [
-        (PRETRAINED, "began from the published resnet18 weights of torchvision"),
-        (PRETRAINED, "licence of the weights it began from"),
+        (PRETRAINED, "started from the published resnet18 weights of torchvision"),
+        (PRETRAINED, "licence of the weights that it started from"),
         ({"flip": 0.5}, "left and right"),
         ({"queue": 512, "momentum_encoder": 0.99}, "512 past keys, momentum encoder 0.99"),
         ({"micro_batch": 16}, "64, 16 in memory at once"),

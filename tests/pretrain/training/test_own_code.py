@@ -157,7 +157,7 @@ def test_what_is_said_to_be_next_can_be_done(tmp_path, monkeypatch, capsys):
     saved._objects.clear()
     assert main(["report", "vectors"]) == 0  # without the portrait
     said = " ".join(capsys.readouterr().out.split())
-    assert "the encoder was not looked at: backbone='object:Network'" in said
+    assert "the encoder was not inspected: backbone='object:Network'" in said
     assert main(["report", "vectors", "--step", "0"]) == 2
 
     train(quick(**{**NAMES, "data": "own_things:pairs", "augment": None}), "runs/named")
@@ -262,7 +262,7 @@ def test_a_run_resumed_from_python_is_evaluated_and_has_a_page(tmp_path, monkeyp
     assert "use_objects(run, encoder=...)`" in capsys.readouterr().err
     assert flatnce.resume("rows", **objects).finished  # evaluates as train was told
     said = capsys.readouterr().out
-    assert said.startswith("the run goes on from step 5 of 8\n")
+    assert said.startswith("the run continues from step 5 of 8\n")
     assert "epoch 2.0/2" in said and "knn, k = 20" in said and "next: flatnce.load" in said
     assert (tmp_path / "runs/rows/report.html").is_file()
     assert len(read_run("runs/rows").results["evaluations"]) == 2

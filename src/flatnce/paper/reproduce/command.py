@@ -29,12 +29,12 @@ from flatnce.report.text import capitalised
 class ReproduceOptions:
     """Train, measure and draw one figure or table of the paper; finished runs are not repeated."""
 
-    # Which one; --list shows the names.
+    # The name of the experiment; --list shows the names.
     name: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[NAME]")] = None
     # smoke trains on digits for seconds on a CPU and shows only that the code works; small trains
     # on CIFAR-10 on one GPU for half an hour; paper uses the paper's own settings.
     scale: Literal["smoke", "small", "paper"] = "smoke"
-    # One run of each kind per seed; by default 0 at smoke scale, else 0 1 2.
+    # Seeds, each of which trains every run; by default 0 at scale smoke, else 0 1 2.
     seeds: Annotated[tuple[int, ...], tyro.conf.arg(metavar="SEED ...")] = ()
     # Folder of the results; by default runs/reproduce/NAME, or NAME-SCALE above smoke.
     out: Annotated[str | None, tyro.conf.arg(metavar="PATH")] = None

@@ -1,4 +1,4 @@
-"""``flatnce compare``: contrasts of runs within equal other settings, paired by seed."""
+"""``flatnce compare``: compare runs whose other settings are equal, paired by seed."""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -28,8 +28,8 @@ LONGEST_NAME = 30  # of a contrast, as the heading of a column
 class PageOptions:
     """How a page is shown, and what is written with it."""
 
-    watch: bool = False  # Serve the page on this machine and update it while training goes on.
-    port: int = 0  # Where to serve; any free port by default.
+    watch: bool = False  # Serve the page on this machine and update it during training.
+    port: int = 0  # The port of the page; any free port by default.
     # Also write every chart for a paper into this folder, as PDF, SVG and PNG.
     figures: Path | None = None
     json: bool = False  # Print what was found as JSON and nothing else.
@@ -41,10 +41,10 @@ class PageOptions:
 
 @dataclass(frozen=True)
 class CompareOptions:
-    """Contrast runs where all other settings are equal, paired by seed: a table and a page."""
+    """Compare runs whose other settings are equal, paired by seed, in a table and on a page."""
 
-    runs: RunNames  # Names in runs/, patterns such as 'flat*', or paths; a sweep is all its runs.
-    # Settings to contrast together, such as objective; by default each that differs by itself.
+    runs: RunNames  # Names in runs/, patterns such as 'flat*', or paths; a sweep means its runs.
+    # Settings to compare together, such as objective; by default each that differs, separately.
     by: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
     # The value that the others are compared with; infonce by default, or else the first.
     against: Annotated[str | None, tyro.conf.arg(metavar="VALUE")] = None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DataOptions:
-    """Fetch a data set, checked and resumable; one that is already on disk is only checked."""
+    """Fetch a data set and check it; a download can be resumed, a set on disk is only checked."""
 
     # Name of the data set, as in --list.
     name: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[NAME]")] = None

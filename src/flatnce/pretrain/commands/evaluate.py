@@ -24,7 +24,7 @@ class EvaluateOptions:
     run: RunName  # A run's name or directory.
     # One protocol or several.
     protocol: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ("linear",)
-    # Sets to evaluate on. By default the run's own; of transfer, the paper's list.
+    # Data sets to evaluate on; by default the run's own, or for transfer those of the paper.
     data: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
     step: int | None = None  # Which checkpoint; the newest by default.
     device: str = "auto"  # auto, cpu, cuda or cuda:1.
@@ -69,7 +69,7 @@ def run(arguments: list[str]) -> int:
     for name in shown:
         print(wrapped(f"{name}: {PURPOSES[name]}", then="  "))
     if left_out := set(expand(options.protocol)) - shown.keys():
-        say(f"{', '.join(sorted(left_out))}: left out, as the set has no labels or is not images")
+        say(f"{', '.join(sorted(left_out))}: left out because the set has no labels or no images")
     say(f"\nadded to {directory / 'results.json'} and {page}")
     return 0
 
@@ -78,7 +78,7 @@ def results_table(results: Sequence[Mapping[str, Any]]) -> None:
     """Print results as one table."""
     step = {result.get("step") for result in results}
     after = f" at step {step.pop():,}" if len(step) == 1 and None not in step else ""
-    said = "top-1 accuracy in per cent unless it says otherwise, with 95 % intervals."
+    said = "top-1 accuracy in per cent unless the table says otherwise, with 95 % intervals."
     measured_on, note = tested_on(results)
     print(wrapped(f"{measured_on}{after}: {said}"))
     header = ("protocol", "data", "score", "interval", "top-5", "samples", "seconds")

@@ -1,4 +1,4 @@
-"""``flatnce report``: one offline page about a run; of several runs, the page that compares."""
+"""``flatnce report``: an offline page about a run, or a page that compares several runs."""
 
 import time
 from dataclasses import dataclass, field
@@ -18,16 +18,16 @@ from flatnce.pretrain.runs.log import read_run
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """Write one offline page about a run; of several runs, the page that compares them."""
+    """Write an offline page about a run, or for several runs a page that compares them."""
 
     runs: RunNames  # Names in runs/, or paths; a sweep stands for all its runs.
     # Do not inspect the encoder (similarities, 2-D picture, nearest neighbours).
     no_portrait: bool = False
-    images: int = 1000  # Samples of the test set to inspect it by.
+    images: int = 1000  # Number of test samples to inspect the encoder with.
     no_pictures: bool = False  # Show the labels of neighbours without small pictures.
     step: int | None = None  # Which checkpoint to inspect; the newest by default.
     device: str = "auto"  # auto, cpu, cuda or cuda:1.
-    # The file of the page; by default report.html in the run's directory, of several runs
+    # The file of the page; by default report.html in the run's directory, for several runs
     # comparison.html here (none with --json).
     out: Path | None = None
     # What is done with the page.
@@ -72,5 +72,5 @@ def _inspect(directory: Path, options: ReportOptions) -> str:
         expected = isinstance(error, OSError) or read_run(directory).objects
         if options.step is not None or not expected:
             raise
-        return f"the encoder was not looked at: {error}"
+        return f"the encoder was not inspected: {error}"
     return ""

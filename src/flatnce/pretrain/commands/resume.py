@@ -36,7 +36,7 @@ class ResumeOptions:
 def run(arguments: list[str]) -> int:
     """Run the command and return the exit code."""
     if any(argument.partition("=")[0] == "--device" for argument in arguments):
-        raise ValueError("--device: a run continues on the device of its config; leave it out")
+        raise ValueError("a run continues on the device of its config; leave --device out")
     options = parse_options(ResumeOptions, "resume", arguments, renamed=RENAMED)
     if options.evaluate:
         expand(options.evaluate)  # refuses an unknown name before training

@@ -40,15 +40,15 @@ DISPENSABLE = ("age", "pool MI", "epochs", "objective", "verdict", "batch", "dat
 class RunsOptions:
     """List the runs in runs/ or $FLATNCE_RUNS, the newest first; or show one, or delete some."""
 
-    # A run, to show; or sweeps and patterns such as 'flat*', to list their runs.
+    # A run to show; or sweeps and patterns such as 'flat*', whose runs are listed.
     names: Annotated[Words, tyro.conf.Positional, tyro.conf.arg(metavar="[NAME ...]")] = ()
-    # Only runs for which all of these hold, of settings and numbers: objective=flatnce
+    # List only runs that meet all these conditions on settings and numbers: objective=flatnce
     # 'epochs>=10'.
     where: Annotated[Words, tyro.conf.arg(metavar="NAME=VALUE ...")] = ()
-    # By a number (knn, linear, loss, batch_size, ...), the largest first, or by a text.
+    # Sort by a number (knn, linear, loss, batch_size, ...), the largest first, or by a text.
     sort: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    reverse: Switch = False  # In the opposite order.
-    # Delete these runs or sweeps; asks first.
+    reverse: Switch = False  # Sort in the opposite order.
+    # Delete these runs or sweeps, after a confirmation.
     delete: Annotated[Words, tyro.conf.arg(metavar="NAME ...")] = ()
     yes: Switch = False  # Delete without asking.
     json: Switch = False  # Print JSON and nothing else.
@@ -71,10 +71,10 @@ def run(arguments: list[str]) -> int:
     if options.json:
         print_json({"folder": folder, "runs": rows})
     elif not every:
-        say(f"no run is in {folder}/; start one: flatnce train digits --name first")
+        say(f"there is no run in {folder}/; start one: flatnce train digits --name first")
     elif not rows:
         there = "; ".join(listing.known_values(every, one) for one in options.where)
-        say(f"no such run is in {folder}/ ({' '.join(options.where)}); there, {there}")
+        say(f"no run in {folder}/ meets {' '.join(options.where)}; there, {there}")
     else:
         show_runs(rows, asked=[*options.where, *filter(None, [options.sort])])
     return 0
@@ -183,7 +183,7 @@ def _size_of(directory: Path) -> int:
 def _delete(options: RunsOptions) -> int:
     """Delete runs and sweeps, after a question on a terminal or with --yes."""
     if options.names or options.where:
-        raise ValueError("--delete takes the names itself; leave out other names and --where")
+        raise ValueError("--delete takes the names of the runs; leave out other names and --where")
     places: list[Path] = []
     for name in options.delete:
         sweep = sweep_named(name)
@@ -192,7 +192,7 @@ def _delete(options: RunsOptions) -> int:
     what = f"{', '.join(map(str, places))} ({size})"
     if not options.yes:
         if not sys.stdin.isatty():
-            raise ValueError(f"--delete {' '.join(options.delete)}: nobody to ask; add --yes")
+            raise ValueError(f"--delete {' '.join(options.delete)} needs a terminal; or add --yes")
         print(f"delete {what}? [y/N] ", end="", file=sys.stderr, flush=True)
         if input().strip().lower() not in ("y", "yes"):
             print("nothing was deleted", file=sys.stderr)

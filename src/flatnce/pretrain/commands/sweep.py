@@ -40,7 +40,7 @@ SHORT = {"objective": "", "batch_size": "b", "temperature": "t", "seed": "s"}
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """Train every combination of the values given, side by side; one value applies to all runs."""
+    """Train every combination of the given values side by side; one value applies to all runs."""
 
     # The settings of the runs.
     config: Annotated[TrainConfig, tyro.conf.arg(name="")] = field(default_factory=TrainConfig)
@@ -49,7 +49,7 @@ class SweepOptions:
     preset: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     # Runs side by side, up to 16; by default as many as fit in memory.
     at_once: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
-    devices: int = 1  # Number of GPUs (or CPU processes), each takes its share of the runs.
+    devices: int = 1  # Number of GPUs (or CPU processes); each trains a part of the runs.
     resume: Switch = False  # Continue the sweep of that name if it exists; runs may be added.
     dry_run: Switch = False  # Print which runs there would be, and do nothing.
     quiet: Switch = False  # Print only the results at the end.
@@ -178,7 +178,7 @@ def _print_end(runs: Sequence["SweptRun"], directory: Path, seconds: float) -> N
     images = sum(run.taken * run.config.run.batch_size for run in runs)
     say(
         f"\ntrained {trained} of {len(runs)} runs in {seconds:.0f} s, "
-        f"{images / seconds:,.0f} samples/s over all, everything included; {len(done)} of "
+        f"{images / seconds:,.0f} samples/s over the whole sweep; {len(done)} of "
         f"{len(runs)} are done, in {directory}"
     )
     name = quote(run_name(directory))
@@ -237,8 +237,8 @@ def grid_configs(
     base = parsed(firsts)
     if count == 1:
         raise ValueError(
-            "a grid of one run; give an option several values, for example --seed 0 1 2, or use "
-            "`flatnce train`"
+            "this is a grid of one run; give an option several values, for example --seed 0 1 2, "
+            "or use `flatnce train`"
         )
     # Each value is parsed once, not once per run.
     typed = {

@@ -44,7 +44,7 @@ class TrainOptions:
     evaluate: Annotated[tuple[str, ...], tyro.conf.arg(metavar="[NAME ...]")] = ("knn", "linear")
     devices: int = 1  # Number of GPUs (or CPU processes) that share the batch; starts torchrun.
     replace: Switch = False  # Remove an earlier run of that name.
-    dry_run: Switch = False  # Print the config, K, memory, and the stage that bounds the speed.
+    dry_run: Switch = False  # Print the config, K, memory, and the stage that limits the speed.
     quiet: Switch = False  # Print only the results at the end.
     json: Switch = False  # Print the results as JSON and nothing else.
 

@@ -22,18 +22,18 @@ GROUPS["all"] = [one for one in PURPOSES if not one.startswith(("transfer", "all
 class Options:
     """Settings of the protocols; None stands for what each protocol says."""
 
-    root: str | None = None  #: Where data sets lie; $FLATNCE_DATA, else ~/.cache/flatnce.
+    root: str | None = None  #: Folder of the data sets; $FLATNCE_DATA, else ~/.cache/flatnce.
     seed: int = 0  #: Seed of every draw.
-    #: Side of the images the encoder sees; what it was trained on by default.
+    #: Side in pixels of the encoder's input; by default that of training.
     size: int | None = None
-    resize: int | None = None  #: What the shorter side of a test image is resized to first.
+    resize: int | None = None  #: Length of a test image's shorter side before the crop.
     epochs: int | None = None  #: Epochs of gradient descent and fine-tuning.
     batch_size: int | None = None  #: Images per batch of gradient descent and fine-tuning.
     rates: tuple[float, ...] | None = None  #: Learning rates to choose from.
-    #: The k's of the kNN; all training images where there are fewer.
+    #: Values of k of the kNN; at most the number of training images is used.
     neighbours: tuple[int, ...] = NEIGHBOURS
-    #: Shares of the labels, of semi-supervised learning; by default 0.01 and 0.1, or where a
-    #: class is too small for either, one label of it.
+    #: Shares of the labels for semi-supervised learning; by default 0.01 and 0.1, or one label
+    #: per class where a class is too small for both.
     fraction: tuple[float, ...] | None = None
     validation: float = VALIDATION  #: Share of the training images on which choices are made.
     pool: int = 10_000  #: Candidates of the mutual information.
@@ -47,7 +47,7 @@ class Options:
             raise ValueError(f"validation={self.validation} must be between 0 and 1")
         for name in ("fraction", "neighbours", "rates"):
             if getattr(self, name) == ():
-                raise ValueError(f"{name}=(): give at least one")
+                raise ValueError(f"{name}=() is empty; give at least one value")
             for value in getattr(self, name) or ():
                 check_positive(name, value)
         if max(self.fraction or (0,)) > 1:
@@ -67,5 +67,5 @@ def expand(names: Sequence[str]) -> tuple[str, ...]:
         check_choice("protocol", name, list(PURPOSES))
         found += GROUPS.get(name, [name])
     if not found:
-        raise ValueError(f"protocol=(): name one or more of {', '.join(PURPOSES)}")
+        raise ValueError(f"protocol=() is empty; name one or more of {', '.join(PURPOSES)}")
     return tuple(dict.fromkeys(found))

@@ -69,7 +69,7 @@ class Board:
         order = ("done", "running", "waiting", "failed", "stopped")
         parts = [f"{counts[state]} {state}" for state in order if counts[state]]
         # The sum of the runs' speeds in steps; with everything else included it is less.
-        total = f"; {speed:,.0f} samples/s in sum" if speed else ""
+        total = f"; {speed:,.0f} samples/s in total" if speed else ""
         width = max(map(len, running), default=0)
         texts = [self._text(name) if name in self.lines else "starting" for name in running]
         rows = [f"{n:<{width}}  {text}" for n, text in zip(running, texts, strict=True)]

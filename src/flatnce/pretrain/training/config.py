@@ -161,7 +161,7 @@ class LossConfig(_Objective):  # type: ignore[misc, valid-type]
         for name in ("ess", "ess_end"):
             value = getattr(self, name)
             if value is not None and not 0 < value <= 1:
-                raise ValueError(f"{name}={value:g}: an effective sample size lies in (0, 1]")
+                raise ValueError(f"{name}={value:g} is not an ESS; give a number in (0, 1]")
         if self.ess_end is not None and self.ess is None:
             raise ValueError(
                 f"ess_end={self.ess_end} ends a schedule that starts at another target; give that "

@@ -121,7 +121,7 @@ def resume(
     Arguments:
         directory: The run's directory.
         step: Continue from this checkpoint and remove later ones; by default the newest.
-        report: Called with each line that is logged, and first with the step it goes on from.
+        report: Called with each line that is logged, and first with the step it continues from.
         **objects: Those of :func:`train` that the run was given and that cannot be imported.
     """
     use_objects(Path(directory).absolute(), **objects)  # a path here, not a name
