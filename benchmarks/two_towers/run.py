@@ -52,6 +52,8 @@ FIRST = {
 """The value at which the rate is chosen. For an ESS target, the image study chose it."""
 IDENTITY = ("family", "value", "rate", "seed", "final")
 WORKER = {}
+HERE = Path(__file__).parent
+SMOKE = HERE.parents[1] / "build" / "two-towers-smoke.json"
 
 
 def clip_loss():
@@ -354,14 +356,20 @@ def table(results):
         cells += [", ".join(f"{score:.2f}" for score in scores)]
         lines.append("| " + " | ".join([*cells, *(f"{end:.3g}" for end in ends)]) + " |")
     lines += ["", "| difference within a seed | mean | 95 % interval | seeds |", "|---" * 4 + "|"]
+    tuned = {settings(record): record["validation"]["mean"] for record in results["tuning"]}
     theirs = max(
         (name for name in groups if name.startswith("ClipLoss")),
-        key=lambda name: statistics.fmean(run["test"]["mean"] for run in groups[name]),
+        key=lambda name: tuned[settings(groups[name][0])],
     )
     for name in groups:
         if name != theirs:
             lines.append(difference(groups, name, theirs))
     return "\n".join(lines)
+
+
+def settings(record):
+    """What was chosen on validation."""
+    return record["family"], record["value"], record["rate"]
 
 
 def difference(groups, ours, theirs):
@@ -381,7 +389,9 @@ def difference(groups, ours, theirs):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--root", type=Path, help="folder of CIFAR-10's binary files")
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("results.json"))
+    parser.add_argument(
+        "--out", type=Path, help="results.json beside this file; with --tiny build"
+    )
     parser.add_argument("--show", type=Path, help="print the tables of a results file and stop")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=10)
@@ -399,8 +409,11 @@ def main():
     if not options.root and not options.tiny:
         raise SystemExit("--root is needed: the folder of CIFAR-10's binary files")
     options.device = "cpu" if options.cpu else "cuda"
+    options.out = options.out or HERE / "results.json"
     if options.tiny:
         options.seeds, options.epochs, options.workers = 2, 1, 1
+        options.out = SMOKE if options.out == HERE / "results.json" else options.out
+        options.out.parent.mkdir(exist_ok=True)
     data = read_images(options.root, options.tiny)
     results = {
         "environment": environment([TUNING_SEED, *range(options.seeds)], options.device),
@@ -445,6 +458,8 @@ def continued(path, results):
     before = json.loads(path.read_text())
     same = ("tiny", "epochs", "training_files", "images")
     different = [key for key in same if before[key] != results[key]]
+    if before["environment"]["commit"] != results["environment"]["commit"]:
+        different.append("commit")
     if different:
         raise SystemExit(
             f"{path} holds runs with another {', '.join(different)}; give another --out"
