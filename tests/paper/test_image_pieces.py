@@ -56,7 +56,12 @@ def made(piece, step, seed=0, linear=80.0, knn=80.0, **settings):
 def test_each_change_is_tried_by_itself(named):
     flat, info = "flatnce-b32-ess0.075-r0.03-e100", "infonce-b128-t0.2-r0.1697-e100"
     assert named(13, "heads") == {f"{flat}{c}-s0" for c in ("", "-views", "-wide", "-deep")}
-    assert named(13, "queues") == {f"{flat}-queue-s0", f"{flat}-target-s0", f"{info}-queue-s0"}
+    assert named(13, "queues") == {
+        f"{flat}-queue-s0",
+        f"{flat}-target-s0",
+        f"{info}-queue-s0",
+        "infonce-b128-ess0.3-r0.1697-e100-target-s0",
+    }
     assert named(13, "infonce") == {f"{info}{c}-s0" for c in ("", "-views", "-wide", "-deep")}
 
 
@@ -78,21 +83,32 @@ def test_the_changes_that_help_are_combined(committed, kept):
     from pieces import PIECES
 
     runs = PIECES[13].runs_of("12", 100, [*committed, *with_changes(committed, kept)])
-    of_flat = "".join(f"-{change}" for change in kept)
-    of_info = "".join(f"-{change}" for change in kept if change != "target")
-    assert [run.name for run in runs] == [
-        f"flatnce-b32-ess0.075-r0.03-e100{of_flat}-s12",
-        f"infonce-b128-t0.2-r0.1697-e100{of_info}-s12",
-    ]
+    suffix = "".join(f"-{change}" for change in kept)
+    held = "ess0.3" if "target" in kept else "t0.2"
+    names = (
+        f"flatnce-b32-ess0.075-r0.03-e100{suffix}-s12",
+        f"infonce-b128-{held}-r0.1697-e100{suffix}-s12",
+    )
+    assert [run.name for run in runs] == (list(names) if kept else [])
+
+
+def test_all_changes_have_to_be_tried_before_they_are_combined(committed):
+    from pieces import PIECES
+
+    tried = with_changes(committed, ())
+    for missing in range(len(tried)):
+        some = [*committed, *tried[:missing], *tried[missing + 1 :]]
+        with pytest.raises(SystemExit, match=r"pieces.py 13 --parts .* first"):
+            PIECES[13].runs_of("12", 100, some)
 
 
 def test_a_change_that_raises_one_accuracy_only_is_not_kept(study_modules):
     from pieces import helps
 
     base = made(13, "heads", linear=84, knn=82)
-    assert helps(made(13, "heads", linear=84.1, knn=82.1), base)
+    assert helps(made(13, "heads", linear=84.3, knn=82.1), base)
     assert not helps(made(13, "heads", linear=85, knn=82), base)
-    assert not helps(made(13, "heads", linear=84, knn=83), base)
+    assert not helps(made(13, "heads", linear=84.2, knn=83), base)
 
 
 def test_changes_are_in_the_config(study_modules):
@@ -133,6 +149,47 @@ def test_the_tenth_hypothesis_asks_for_level_means(committed, ours, verdict):
     (found,) = found_of("H10", [*committed, *runs])
     assert found.verdict == verdict
     assert found.n == len(ours)
+
+
+@pytest.mark.parametrize("objective", ["flatnce", "infonce"])
+def test_an_arm_that_keeps_no_change_has_its_runs_in_piece_5(committed, objective):
+    others = [one for one in committed if one["piece"] != 5]
+    settings = {"flatnce": {"ess": 0.075}, "infonce": {"batch_size": 128}}
+    runs = [
+        made(13 if name == objective else 5, "x", seed, 85, objective=name, **settings[name])
+        for name in settings
+        for seed in range(10, 15)
+    ]
+    (found,) = found_of("H10", [*others, *runs])
+    assert (found.n, found.verdict) == (5, "supported")
+
+
+def test_one_batch_refutes_the_fourth_hypothesis_alone(study_modules):
+    from hypotheses import together
+
+    assert together(["refuted", "not all seeds"]) == "refuted"
+    assert together(["supported", "not all seeds"]) == "not all seeds"
+    assert together(["supported", "supported"]) == "supported"
+    assert together(["supported", "undecided"]) == "undecided"
+
+
+def test_the_criteria_are_those_of_the_protocol(study_modules):
+    from hypotheses import CRITERIA
+
+    protocol = (STUDY.parents[1] / "docs" / "protocol.md").read_text(encoding="utf-8")
+    rows = dict(
+        (cells[1].strip(), cells[3].strip())
+        for cells in (line.split("|") for line in protocol.splitlines())
+        if len(cells) == 6 and cells[1].strip() in CRITERIA
+    )
+    for name in ("H2", "H4", "H5", "H6", "H9"):
+        assert rows[name] == CRITERIA[name]
+    assert "lower limit of the difference > −0.5, and the mean of FlatNCE-ESS > 85.6" == rows["H1"]
+    assert CRITERIA["H1"] == "lower limit > −0.5 and mean > 85.6"
+    assert rows["H3"] == "ratio of the spreads ≤ 1/3" and CRITERIA["H3"] == "ratio ≤ 0.33"
+    assert rows["H7"].endswith("≤ 1.1") and CRITERIA["H7"] == "ratio ≤ 1.1"
+    assert "kNN (k = 20) ≥ 89 and linear ≥ 90.5" in protocol
+    assert CRITERIA["H8"] == "linear ≥ 90.5 and kNN ≥ 89"
 
 
 def test_the_curve_has_the_runs_that_the_main_comparison_lacks(named):
@@ -288,7 +345,7 @@ def test_no_run_belongs_to_two_parts(every_run):
     assert max(names.values()) == 1
     numbers = Counter(number for number, _ in every_run for _ in every_run[number, _])
     assert numbers == {
-        5: 40, 6: 24, 7: 24, 8: 2, 9: 7 + 2 + 5, 10: 12, 11: 1, 12: 2 * (3 + 6), 13: 11 + 10
+        5: 40, 6: 24, 7: 24, 8: 2, 9: 7 + 2 + 5, 10: 12, 11: 1, 12: 2 * (3 + 6), 13: 12 + 10
     }  # fmt: skip
 
 
@@ -337,7 +394,7 @@ def test_configs_accept_dhel_and_name_the_data(every_run):
     configs = {run.name: config_of(asked, run) for runs in every_run.values() for run in runs}
     assert configs["dhel-b32-t0.2-r0.03-e100-s10"].loss.objective == "dhel"
     sets = Counter(config.data.data for config in configs.values())
-    assert sets == {"cifar10": 138, "cifar10-long-tail": 9, "tiny-imagenet": 9}
+    assert sets == {"cifar10": 139, "cifar10-long-tail": 9, "tiny-imagenet": 9}
     assert len({key_of(config.plain()) for config in configs.values()}) == len(configs)
 
 
@@ -468,7 +525,11 @@ def test_batch_16_is_compared_with_the_best_infonce(committed, shift, verdict):
         for seed in (10, 11, 12)
     ]
     (found,) = found_of("H6", [*others, *best, *ours])
-    assert (found.n, found.estimate, found.verdict) == (3, f"{shift:+.2f}", verdict)
+    assert (found.n, found.estimate, found.verdict) == (
+        3,
+        f"{shift:+.2f}".replace("-", "−"),
+        verdict,
+    )
     (found,) = found_of("H6", [*others, *best, *ours[:2]])
     assert found.verdict == "not all seeds"
 

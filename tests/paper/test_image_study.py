@@ -62,7 +62,7 @@ def test_the_words_on_targets_and_losses_are_of_the_records(study):
     (ours,) = accuracies(found, "FlatNCE", 128).values()
     assert f"reaches {large:.2f} % (linear, one seed)" in which
     assert f"at batch 32 ({sum(own) / len(own):.2f}, five seeds)" in which
-    assert f"at 128 ({ours:.2f}, one seed)" in which
+    assert f"In the same seed FlatNCE has {ours:.2f} at 128" in which
 
 
 def test_presets_are_what_the_study_chose_for_flatnce(study):
@@ -260,7 +260,7 @@ def test_every_page_names_the_differences_and_intervals_of_the_records(study):
     for first, second in (("FlatNCE", "InfoNCE"), ("FlatNCE-ESS", "InfoNCE-ESS")):
         one = difference(found, (first, 32), (second, 32))
         words = f"{one.mean:.2f} ({one.low:.2f} to {one.high:.2f}"
-        named = f"{one.mean:.2f} (95 % interval {one.low:.2f} to {one.high:.2f}"
+        named = f"{one.mean:.2f} (95 % interval over seeds {one.low:.2f} to {one.high:.2f}"
         means |= {arm: sum((of := accuracies(found, arm, 32)).values()) / len(of)
                   for arm in (first, second)}  # fmt: skip
         for text in texts:
