@@ -246,7 +246,7 @@ def _take_lock(path: Path, busy: str) -> int | None:
                 raise
             if not path.exists():
                 return None
-            said = "this lock of another user cannot be opened; remove it if nothing runs there"
+            said = "this lock of another user cannot be opened; remove it if no process uses it"
             raise OSError(error.errno, said, str(path)) from error
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB if busy else fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""A user's own code in a config: by its import path, or as an object that goes by its name.
+"""A user's own code in a config: by its import path, or as an object with a name.
 
 A config is a record of names. ``package.module:name`` is imported when it is needed, never before.
 An object given in Python is carried by its :class:`Named` name; ``config.json`` has only the name.
@@ -90,12 +90,12 @@ def is_own(name: str) -> bool:
 
 
 def trust_code(*names: str) -> None:
-    """Allow imports of code that runs and exports name, from now on.
+    """Allow the import of code that is named in runs and exports, from now on.
 
     Without this, a run directory of somebody else could run any code when it is evaluated.
 
     Arguments:
-        *names: Import paths, ``package.module:name``; all without any.
+        *names: Import paths, ``package.module:name``; without any, all are allowed.
     """
     allowed = [*os.environ.get(TRUSTED, "").split(), *(names or ["*"])]
     os.environ[TRUSTED] = " ".join(dict.fromkeys(allowed))

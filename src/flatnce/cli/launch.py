@@ -33,7 +33,7 @@ def launch(devices: int, command: str, arguments: list[str], device: str = "auto
 
     there = torch.cuda.device_count()
     if there and device != "cpu" and devices > there:
-        raise ValueError(f"--devices {devices}: this machine has {there} GPUs; use at most that")
+        raise ValueError(f"--devices {devices}: this machine has only {there} GPUs; use fewer")
     started = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     started += [f"--nproc-per-node={devices}", "--max-restarts=3"]
     started += ["-m", "flatnce", command, *arguments]

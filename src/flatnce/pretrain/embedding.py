@@ -33,7 +33,7 @@ KINDS = (
 
 @dataclass(frozen=True, eq=False)
 class Embedder:
-    """A trained backbone, without its projection head, and what it does to inputs before."""
+    """A trained backbone without its projection head, and the preparation of its inputs."""
 
     name: str  #: Of the run or the exported folder.
     step: int  #: Steps of training.
@@ -104,7 +104,7 @@ class Embedder:
         alike = len(first) == 3 if images else first == tuple(self.shape)
         if len(set(shapes)) > 1 or not alike:
             raise ValueError(
-                f"images: prepared, an item has shape {first}, and the network takes inputs of "
+                f"images: a prepared item has shape {first}, and the network takes inputs of "
                 f"shape {tuple(self.shape)}; pass a list or an array of these, all of one size"
             )
 

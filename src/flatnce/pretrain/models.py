@@ -112,7 +112,7 @@ def _small(name: str, stem: str, size: int | None, channels: int, pretrained: bo
         given = "pretrained=True" if pretrained else f"stem={stem!r}"
         raise ValueError(
             f"{given}: backbone='small' has one stem and no published weights; leave this out, or "
-            "take backbone='resnet18'"
+            "use backbone='resnet18'"
         )
     return SmallNet(channels)
 
@@ -175,7 +175,7 @@ def _own_backbone(name: str, example: Tensor, pretrained: bool) -> nn.Module:
     argument = ARGUMENTS["backbone"] if isinstance(name, Named) else "backbone"
     if pretrained:
         raise ValueError(
-            f"pretrained=True: load the weights of {argument}={name!r} in your own code"
+            f"pretrained=True is not for {argument}={name!r}; load its weights in your code"
         )
     found = own_object("backbone", name)
     with torch.no_grad():

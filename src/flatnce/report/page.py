@@ -154,7 +154,7 @@ def check_place(path: Path) -> None:
     if path.is_dir():
         raise ValueError(f"out={str(path)!r} is a folder; name a file in it, such as report.html")
     if not path.parent.is_dir():
-        raise ValueError(f"out={str(path)!r}: its folder does not exist; make it first")
+        raise ValueError(f"out={str(path)!r} is in a folder that does not exist; create it first")
     if path.is_file() and path.stat().st_size:
         head = path.read_bytes()[:4096].decode("utf-8", "replace")
         ours = GENERATOR in head or ("<!DOCTYPE html>" in head and "--series-0" in head)

@@ -82,7 +82,7 @@ def test_a_full_disk_is_answered_with_room_not_with_permissions(first, monkeypat
     said = str(caught.value)
     assert said.startswith("knn, linear: not saved in ") and "writable" not in said
     assert said.endswith(
-        f"(No space left on device); make room on the disk of {first}, and evaluate again"
+        f"(No space left on device); free space on the disk of {first}, and evaluate again"
     )
 
 

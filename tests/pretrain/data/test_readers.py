@@ -173,7 +173,7 @@ def test_the_files_of_a_small_set_are_streamed_if_that_is_asked_for(installed):
     root = installed("tiny-imagenet")
     held, files = (load("tiny-imagenet", root=root, stream=stream) for stream in (False, True))
     assert isinstance(files, FolderSet) and torch.equal(files.decoded().images, held.images)
-    with pytest.raises(ValueError, match="stream=True: the images of digits are not files"):
+    with pytest.raises(ValueError, match="stream=True is for files, which digits does not have"):
         load("digits", stream=True)
 
 

@@ -83,7 +83,7 @@ def test_each_process_gets_a_card_of_its_own(device, there, visible, devices, ca
 @pytest.mark.parametrize(
     ("device", "devices", "words"),
     [
-        ("auto", 3, "devices=3: this machine has 2 GPUs; use at most that"),
+        ("auto", 3, "devices=3: this machine has only 2 GPUs; use fewer"),
         ("cuda:1", 2, "devices=2 with device=cuda:1.*let device be auto"),
         ("cpu", 0, "devices=0.*at least 1"),
     ],

@@ -174,7 +174,7 @@ every_reader = pytest.mark.parametrize("use", [resume, load_encoder])
 def test_a_damaged_checkpoint_is_named_with_the_one_before(use, run):
     path = sorted((run / "checkpoints").glob("step-*"))[-1] / "weights.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(DamagedCheckpoint, match="cut short or changed; take step 12 instead"):
+    with pytest.raises(DamagedCheckpoint, match="cut short or changed; use step 12 instead"):
         use(run)
 
 

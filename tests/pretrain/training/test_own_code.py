@@ -110,7 +110,10 @@ def test_a_config_carries_objects_and_writes_their_names():
             r"with_argument' .*\(b, 8\).*missing 1 required",
         ),
         ({"backbone": "own_things:maps"}, r"returns a Tensor of shape \(2, 2, 4\) for 2 inputs"),
-        ({"backbone": "own_things:network", "pretrained": True}, "pretrained=True: load the weig"),
+        (
+            {"backbone": "own_things:network", "pretrained": True},
+            "pretrained=True is not for .*; load its weights",
+        ),
         (
             {"backbone": "resnet18"},
             r"^backbone=resnet18 takes images; items of own_things:Rows have shape \(8,\): "
@@ -434,7 +437,9 @@ def test_embed_takes_the_inputs_that_evaluation_takes(run, tmp_path):
     for given in (rows.rows, rows.rows.double().numpy(), list(rows.rows)):
         torch.testing.assert_close(encoder.embed(given), expected, rtol=0, atol=1e-6)
     for bad, said in ((rows.rows[0].numpy(), r"\(1,\)"), (rows.rows[:, :7], r"\(7,\)")):
-        with pytest.raises(ValueError, match=rf"an item has shape {said}, and .* shape \(8,\)"):
+        with pytest.raises(
+            ValueError, match=rf"a prepared item has shape {said}, and .* shape \(8,\)"
+        ):
             encoder.embed(bad)
 
 
@@ -482,7 +487,7 @@ def test_an_encoder_by_its_import_path_is_exported_and_one_that_is_an_object_is_
     assert torch.equal(
         load_exported(folder)(rows), load_encoder(tmp_path / "named").encoder.eval().backbone(rows)
     )
-    with pytest.raises(ValueError, match="to='torch': the network is an object"):
+    with pytest.raises(ValueError, match="to='torch' is not possible for an object"):
         export(run, "torch", tmp_path / "other")
 
 

@@ -90,7 +90,7 @@ def check(path: Path, checksum: str) -> None:
     with path.open("rb") as file:
         found = hashlib.file_digest(file, algorithm).hexdigest()
     if found != expected:
-        raise DamagedData(f"{path} has {algorithm} {found}, {expected} is expected; get it again")
+        raise DamagedData(f"{path} has {algorithm} {found}, not {expected}; download it again")
 
 
 def unpack(archive: Path, folder: Path) -> None:
@@ -101,7 +101,7 @@ def unpack(archive: Path, folder: Path) -> None:
         options: Any = {"filter": "data"} if has_filter else {}
         shutil.unpack_archive(archive, folder, **options)
     except (tarfile.TarError, shutil.ReadError, BadZipFile, EOFError, zlib.error) as error:
-        raise DamagedData(f"{archive} cannot be unpacked ({error}); get it again") from error
+        raise DamagedData(f"{archive} cannot be unpacked ({error}); download it again") from error
 
 
 def download(item: Download, folder: Path, report: Report | None = None) -> Path:
@@ -112,7 +112,7 @@ def download(item: Download, folder: Path, report: Report | None = None) -> Path
         return target
     free, need = shutil.disk_usage(folder).free, item.bytes - _size(partial)
     if free < need:
-        raise OSError(f"{folder} has {free:,} bytes free, {need:,} are needed; make room")
+        raise OSError(f"{folder} has {free:,} bytes free, {need:,} are needed; delete files")
     _transfer_all(item, partial, report)
     try:
         check(partial, item.checksum)
@@ -145,7 +145,7 @@ def _transfer_all(item: Download, partial: Path, report: Report | None) -> None:
         partial.unlink(missing_ok=True)
     raise MissingData(
         f"{item.file} could not be fetched ({failure}); {_size(partial):,} of {item.bytes:,} "
-        f"bytes are kept, so run it again to go on. If you have the file, copy it to "
+        f"bytes are kept, so run it again to continue. If you have the file, copy it to "
         f"{partial.with_suffix('')} and run it again"
     )
 

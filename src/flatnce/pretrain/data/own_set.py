@@ -102,7 +102,7 @@ def as_tensor(value: Any, mode: str | None = None) -> Tensor:
     if not isinstance(value, Tensor):
         raise ValueError(
             f"it gives a {type(value).__name__}; an input is a tensor, a numpy array or an image "
-            "of Pillow, or augment and prepare turn it into one; of a Hugging Face data set, take "
+            "of Pillow, or augment and prepare turn it into one; of a Hugging Face data set, use "
             "dataset.with_format('numpy') or an Image feature"
         )
     if value.dtype == torch.uint8 and value.ndim == 2:
@@ -267,8 +267,8 @@ class OwnSet(Labelled):
             return len(self)
         if self.samples is None and not hasattr(self.dataset, "__len__"):
             raise ValueError(
-                f"{self.name} is an iterable data set without a length; say with epoch_samples "
-                "how many of its items make an epoch"
+                f"{self.name} is an iterable data set without a length; set epoch_samples "
+                "to the number of items in an epoch"
             )
         return self.samples or len(self.dataset)
 
@@ -506,14 +506,14 @@ class OwnLoader(Streaming):
         if self.streams and self.workers > 1:
             raise ValueError(
                 f"workers={self.workers}: each worker would read all of {own.name}, which is "
-                "iterable, so that items come several times; use workers=0 or 1"
+                "iterable, so that items are repeated; use workers=0 or 1"
             )
         # As split_dataset_by_node of Hugging Face leaves it.
         split = self.batching.world_size > 1 and getattr(own.dataset, "_distributed", None)
         if self.streams and split:
             raise ValueError(
-                f"{own.name} is split by node already, and each process would take its share of "
-                "its share; give the whole data set"
+                f"{own.name} is already split by node, so that each process would take a part of "
+                "its part; give the whole data set"
             )
 
     def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:

@@ -85,7 +85,7 @@ def load(
     found = read_split(entry, folder, split)
     if isinstance(found, ImageSet):
         if stream:
-            raise ValueError(f"stream=True: the images of {name} are not files; leave it out")
+            raise ValueError(f"stream=True is for files, which {name} does not have; leave it out")
         return found
     files = _prepared(found, size or entry.size, skip_unreadable)
     return files.decoded() if entry.resident and not stream else files

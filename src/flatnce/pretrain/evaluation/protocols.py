@@ -163,13 +163,13 @@ class Bench:
         parts = [self.load(data, part) for part in ("train", "test")]
         if name != "mi" and any(int(images.labels.min()) < 0 for images in parts):
             return (
-                f"protocol={name!r} needs labels, and some samples of {data} have none; take mi, "
+                f"protocol={name!r} needs labels, and some samples of {data} have none; use mi, "
                 "or a labelled set (--data)"
             )
         if name in FINETUNED and self.is_ready(parts[0]):
             return (
                 f"protocol={name!r} fine-tunes on crops of images, and {data} has an augmentation "
-                "or pairs of its own; take knn, linear or mi"
+                "or pairs of its own; use knn, linear or mi"
             )
         return ""
 
@@ -555,7 +555,7 @@ def evaluate_run(
             bench.report(f"not saved ({reason}): {result}")
     if unsaved:
         lost = ", ".join(dict.fromkeys(one["name"] for one in unsaved))
-        remedy = f"make room on the disk of {place}" if full else f"make {place} writable"
+        remedy = f"free space on the disk of {place}" if full else f"make {place} writable"
         what = f"{lost}: not saved in {place / RESULTS} ({reason})"
         failure = NotSaved(f"{what}; {remedy}, and evaluate again")
         failure.results, failure.what = found, what

@@ -181,8 +181,8 @@ class TorchForm:
         """Refuse without safetensors, and a network that cannot be imported."""
         if source.architecture.startswith(f"{OBJECT}:"):
             raise ValueError(
-                "to='torch': the network is an object, of which only the name is known; export it "
-                "with to='onnx', or train it by its import path, backbone='package.module:Name'"
+                "to='torch' is not possible for an object of which only the name is known; export "
+                "it with to='onnx', or train it by its import path, backbone='package.module:Name'"
             )
         require_extra("safetensors.torch", "exporting weights")
 
@@ -210,14 +210,14 @@ class TimmForm(TorchForm):
         """Refuse a backbone that timm does not have."""
         if is_own(source.architecture):
             raise ValueError(
-                f"to='timm': timm does not have {source.architecture}; export it with to='torch' "
-                "or to='onnx'"
+                f"to='timm' is not possible: timm has no {source.architecture}; export it with "
+                "to='torch' or to='onnx'"
             )
         if "small" in (source.architecture, source.stem):
             raise ValueError(
-                "to='timm': timm has neither backbone 'small' nor the small-image stem of this "
-                "run's ResNet; export it with to='torch' (README.md shows how to put a ResNet's "
-                "weights into torchvision's network) or to='onnx'"
+                "to='timm' is not possible: timm has neither backbone 'small' nor the small-image "
+                "stem of this run's ResNet; export it with to='torch' (README.md shows how to put "
+                "a ResNet's weights into torchvision's network) or to='onnx'"
             )
         require_extra("timm", "exporting to timm")
         super().check(source)

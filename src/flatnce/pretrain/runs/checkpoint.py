@@ -96,7 +96,7 @@ def load(directory: str | Path, step: int | None = None) -> Checkpoint:
         return _read(_folder(place, chosen), chosen)
     except DamagedCheckpoint as error:
         earlier = [other for other in there if other < chosen]
-        remedy = f"take step {earlier[-1]} instead" if earlier else "no earlier one is left"
+        remedy = f"use step {earlier[-1]} instead" if earlier else "no earlier one is left"
         raise DamagedCheckpoint(f"{error}; {remedy}") from error
 
 

@@ -32,7 +32,7 @@ def choose_cards(configs: Mapping[str, TrainConfig], devices: int) -> Sequence[s
     if not there and "cuda" not in kinds:
         return [None] * devices
     if devices > there:
-        raise ValueError(f"devices={devices}: this machine has {there} GPUs; use at most that")
+        raise ValueError(f"devices={devices}: this machine has only {there} GPUs; use fewer")
     named = os.environ.get(VISIBLE)
     return (named.split(",") if named else [str(i) for i in range(there)])[:devices]
 

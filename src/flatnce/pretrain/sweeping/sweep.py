@@ -428,7 +428,7 @@ def plan_sweep(configs: Mapping[str, TrainConfig], at_once: int | None = None) -
     devices = {choose_device(config.run.device) for config in configs.values()}
     if len(devices) > 1:
         listed = ", ".join(sorted(map(str, devices)))
-        raise ValueError(f"device: the runs ask for {listed}; give all the same, or two sweeps")
+        raise ValueError(f"device: the runs have {listed}; give all the same, or start two sweeps")
     device = devices.pop()
     on_cuda = device.type == "cuda"
     workspace = 2**29 if on_cuda else 2**26  # of libraries, kNN and the pool, per run

@@ -49,7 +49,7 @@ BOOKKEEPING = (
 
 @dataclass(frozen=True)
 class DataConfig:
-    """The images."""
+    """The settings of the data."""
 
     data: str = "digits"
     split: str = "train"
@@ -78,7 +78,7 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class ViewConfig:
-    """The augmentations."""
+    """The settings of the augmentations."""
 
     view_size: int | None = None
     crop_least: float = 0.08
@@ -98,7 +98,7 @@ class ViewConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The encoder."""
+    """The settings of the encoder."""
 
     backbone: str = "resnet18"
     stem: str = "auto"
@@ -133,7 +133,7 @@ _Objective = make_dataclass(
 
 @dataclass(frozen=True)
 class LossConfig(_Objective):  # type: ignore[misc, valid-type]
-    """The objective and its temperature."""
+    """The settings of the objective and its temperature."""
 
     temperature: float = 0.1
     temperature_end: float | None = None
@@ -171,7 +171,7 @@ class LossConfig(_Objective):  # type: ignore[misc, valid-type]
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """The optimizer."""
+    """The settings of the optimizer."""
 
     optimizer: str = "sgd"
     rate: float = 0.06

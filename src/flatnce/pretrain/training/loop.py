@@ -85,8 +85,8 @@ def train(
 ) -> Outcome:
     """Pretrain an encoder and write a run directory.
 
-    Under torchrun every process calls this alike. If a process of the same launch died, the run
-    continues from its last checkpoint.
+    Under torchrun every process calls this with the same arguments. If a process of the same
+    launch died, the run continues from its last checkpoint.
 
     Arguments:
         config: The settings of the run.

@@ -35,11 +35,11 @@ def choose_device(device: str) -> torch.device:
     if chosen.type != "cuda":
         return chosen
     if not torch.cuda.is_available():
-        raise ValueError(f"device={device!r} but torch sees no GPU here; use device='cpu'")
+        raise ValueError(f"device={device!r} needs a GPU, and torch finds none; use device='cpu'")
     place = int(os.environ.get("LOCAL_RANK", "0")) if chosen.index is None else chosen.index
     if place >= torch.cuda.device_count():
         raise ValueError(
-            f"device: process {place} has no GPU of its own, there are "
+            f"device: process {place} has no GPU of its own, the number of GPUs is "
             f"{torch.cuda.device_count()}; start as many processes as there are GPUs"
         )
     return torch.device("cuda", place)

@@ -120,7 +120,7 @@ _objects: dict[Path, dict[str, Any]] = {}  # given in this process, by run and s
 
 
 def use_objects(run: str | Path, **objects: Unpack[OwnObjects]) -> None:
-    """Say which objects the names in a run's config stand for, in this process.
+    """Set the objects that the names in a run's config stand for, in this process.
 
     ``train`` and ``resume`` do that with their arguments. Call it before other functions on a run
     that was trained with objects which cannot be imported.
