@@ -24,11 +24,12 @@ from flatnce.core.diagnostics.verdict import (
     COLLAPSED_RANK,
     COLLAPSED_UNIFORMITY,
     IDLE_SHARE,
+    PEAKED_ESS,
     PEAKED_NEGATIVES,
     SATURATED_GAIN,
     UNIFORM_ESS,
 )
-from flatnce.core.objectives.registry import OBJECTIVES
+from flatnce.core.objectives.registry import OBJECTIVES, ess_target
 from layouts import random
 from saved import saved_and_loaded
 
@@ -551,6 +552,33 @@ def test_only_a_dying_gradient_is_to_be_replaced_by_flatnce(objective, first):
     assert any("replace" in remedy for remedy in found.remedies) == (objective not in LIVING)
     scales = "InfoNCE scales" if objective.lower() == "infonce" else "InfoNCE would scale"
     assert found.evidence.endswith(f"{scales} gradients by 0.008")
+
+
+@pytest.mark.parametrize(("noise", "kind"), [(5.0, "healthy"), (1.0, "saturated")])
+@pytest.mark.parametrize("batch", [3, 8, 32])
+def test_a_flatnce_run_that_holds_its_target_is_not_told_to_raise_the_ess(batch, noise, kind):
+    generator = torch.Generator().manual_seed(0)
+    loss_fn = FlatNCE(EssController(ess_target("FlatNCE"), temperature_at_start=0.1))
+    monitor = Monitor()
+    for step in range(900):
+        z1 = torch.randn(batch, 64, generator=generator)
+        loss_fn(z1, z1 + noise * torch.randn(batch, 64, generator=generator))
+        if step >= 300:
+            monitor.update(loss_fn.last)
+    ess, found = monitor.compute()["ess"], monitor.verdict()
+    assert ess == pytest.approx(0.075, abs=0.015)
+    assert found.kind == kind
+    assert not any(re.search("raise the temperature|ESS", said) for said in found.remedies)
+
+
+def test_a_temperature_is_corrected_to_the_target_of_the_objective():
+    for kind in ("peaked", "uniform"):
+        for name, target in (("FlatNCE", 0.075), ("DCL", 0.075), ("NTXentLoss", 0.3)):
+            first = verdict_on([record(1, kind)], name).remedies[0]
+            assert f"hold an ESS of {target} (" in first and "CIFAR-10" in first
+        unknown = verdict_on([record(1, kind)]).remedies[0]
+        assert "0.075 for FlatNCE" in unknown and "0.3 for InfoNCE" in unknown
+    assert PEAKED_ESS < min(map(ess_target, OBJECTIVES))
 
 
 def test_many_negatives_of_labelled_rows_are_not_called_peaked():

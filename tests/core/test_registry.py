@@ -19,7 +19,8 @@ from flatnce.core.diagnostics import verdict_on
 from flatnce.core.diagnostics.registry import DIAGNOSTICS, FUNCTIONS
 from flatnce.core.objectives import losses, registry
 from flatnce.core.objectives.base import LAYOUTS, Objective
-from flatnce.core.objectives.registry import OBJECTIVES, Setting, gradient_lives
+from flatnce.core.objectives.registry import OBJECTIVES, Setting, ess_target, gradient_lives
+from flatnce.pretrain import preset
 from flatnce.pretrain.page.run import CHARTS
 from flatnce.pretrain.training.config import LossConfig
 from flatnce.pretrain.training.learner import build_objective
@@ -142,6 +143,20 @@ def test_the_gradient_of_a_positive_that_wins_lives_as_the_entry_says(entry):
     (gradient,) = torch.autograd.grad(loss_fn(leaf, z), leaf)
     lives = bool(gradient.norm() > 1e-3)
     assert lives is entry.gradient_lives, f"gradient_lives of {entry.name} in {REGISTRY}"
+
+
+@pytest.mark.parametrize("page", ["temperature.md", "explain/effective-sample-size.md"])
+def test_a_page_recommends_the_ess_target_of_each_objective(page):
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    for name in ("FlatNCE", "InfoNCE"):
+        assert set(re.findall(rf"([\d.]+) for {name}\b", text)) == {str(ess_target(name))}
+    assert "CIFAR-10" in text and not re.search(r"recommends 0|0\.2 to 0\.4", text)
+
+
+def test_the_preset_and_the_example_hold_the_ess_target_of_flatnce():
+    assert preset("small-batch").loss.ess == ess_target("flatnce")
+    program = (ROOT / "examples" / "cifar10.py").read_text(encoding="utf-8")
+    assert f'"--ess", type=float, default={ess_target("flatnce")},' in program
 
 
 def test_every_name_of_an_objective_says_whether_its_gradient_lives():

@@ -163,9 +163,11 @@ def test_labels_count_false_negatives_by_number_and_weight():
 
 @pytest.mark.parametrize("temperature, kind", [(3.0, "high"), (0.005, "low")])
 def test_a_wrong_temperature_is_named_with_a_better_one(temperature, kind):
-    found = doctor(*pair(cosine=0.6), temperature=temperature)
-    finding = next(one for one in found.findings if one.kind == f"temperature too {kind}")
-    assert "would give an ESS of 0.3" in finding.evidence
+    for name, target in (("InfoNCE", 0.3), ("FlatNCE", 0.075)):
+        found = doctor(*pair(cosine=0.6), temperature=temperature, objective=name)
+        finding = next(one for one in found.findings if one.kind == f"temperature too {kind}")
+        assert f"would give an ESS of {target}" in finding.evidence
+        assert any(f"hold an ESS of {target} (" in remedy for remedy in finding.remedies)
 
 
 def test_broken_rows_are_named_and_the_rest_is_judged():

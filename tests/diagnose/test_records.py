@@ -45,6 +45,10 @@ def kinds_of(*changes, **options):
         ({"ess": 0.99, "mi": 0.0, "uniformity": -0.3}, ["not learning"]),
         ({"mi": 0.0}, ["not learning"]),
         ({"negatives": 6.0, "mi_ceiling": 1.95, "mi": 1.0, "ess": 0.3}, ["too few negatives"]),
+        (
+            {"negatives": 6.0, "mi_ceiling": 1.95, "mi": 1.0, "ess": 0.075, "ess_paper": 0.23},
+            ["too few negatives"],
+        ),
         ({"temperature": 0.001}, ["temperature too low"]),
         ({"temperature": 5.0}, ["temperature too high"]),
         ({"temperature": 0.01}, []),

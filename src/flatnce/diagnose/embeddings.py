@@ -17,6 +17,7 @@ from flatnce.core.contrast import contrast_of, importance_weights
 from flatnce.core.diagnostics import Monitor, Snapshot, temperature_for_ess
 from flatnce.core.diagnostics.geometry import mean_potential, rank_of_gram
 from flatnce.core.diagnostics.verdict import verdicts_on
+from flatnce.core.objectives.registry import ess_target
 from flatnce.core.pairs import Pairs, check_integers, two_tower, two_view
 from flatnce.diagnose.findings import Diagnosis, Finding, finding, in_order, not_known
 from flatnce.diagnose.rules import findings_on
@@ -40,8 +41,6 @@ FALSE_WEIGHT = 0.5
 # Spreads between positives and the negatives' median. Real negatives have a heavier tail than the
 # normal distribution: at 3.0 to 3.2 repeated images made no difference to the rate.
 SEPARATION = 4.0
-# In the middle of the range of ESS that the paper found good, 0.15 to 0.4.
-GOOD_ESS = 0.3
 
 # Bounds of the cost: samples whose pairs are all compared; that are judged as one batch if no
 # batch size is given; in the search of a better temperature, which computes all scores 41 times;
@@ -262,7 +261,8 @@ def _on_batches(case: Case, numbers: dict[str, Any]) -> list[Finding]:
     # The temperature of a good ESS holds for any batch size.
     pairs = case.of(_spread(len(case.z1), MOST_SEARCHED, case.z1.device)).pairs(slice(None))
     enough = float(contrast_of(pairs, 1.0).count.max()) >= 2
-    better = float(temperature_for_ess(pairs, GOOD_ESS)) if enough else None
+    good = ess_target(case.objective)
+    better = float(temperature_for_ess(pairs, good)) if enough else None
     numbers["temperature_for_good_ess"], idle = better, None
     wrong = {"peaked", "uniform"} & {verdict.kind for verdict in verdicts_on([record])}
     if better is not None and wrong:
@@ -271,14 +271,14 @@ def _on_batches(case: Case, numbers: dict[str, Any]) -> list[Finding]:
         idle = "not learning" in {verdict.kind for verdict in there}
     available = min(len(case.z1), case.z1.shape[1])
     found = findings_on([record], case.objective, available=available, idle=idle)
-    return [_with_more(one, numbers) for one in found]
+    return [_with_more(one, numbers, good) for one in found]
 
 
-def _with_more(one: Finding, numbers: dict[str, Any]) -> Finding:
+def _with_more(one: Finding, numbers: dict[str, Any], good: float) -> Finding:
     """The finding without steps, which embeddings do not have, and with what they do show."""
     more, better = "", numbers["temperature_for_good_ess"]
     if one.kind.startswith("temperature") and better is not None:
-        more = f"; temperature {better:.2g} would give an ESS of {GOOD_ESS}"
+        more = f"; temperature {better:.2g} would give an ESS of {good}"
     if "collapse" in one.kind and "uniformity_z2" in numbers:
         more = f"; uniformity is {numbers['uniformity_z1']:.2f} in z1 and "
         more += f"{numbers['uniformity_z2']:.2f} in z2"

@@ -9,13 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flatnce.core.diagnostics.verdict import NEEDED, has_evidence, negatives_of, verdicts_on
+from flatnce.core.objectives.registry import ess_advice
 from flatnce.diagnose.findings import Finding, finding, in_order
 
 # Their ceiling, log 17, is 2.8 nats. Runs with 30 and 62 negatives per row train well.
 FEW_NEGATIVES = 16
-# The lower end of the ESS that the paper found good (0.15 to 0.4). Above it, a row with fewer
-# than two effective negatives has too few negatives, not too low a temperature.
-LOW_ESS = 0.15
 # Share of the available directions: small-batch runs on CIFAR-10, which learn, use 0.23 to 0.30.
 DIMENSIONAL_SHARE = 0.15
 # More directions than this are never called too few: a head of 2048 need not fill a seventh.
@@ -64,8 +62,6 @@ def findings_on(
     kinds = {verdict.kind for verdict in verdicts}
     hidden = _consequences(kinds, last, idle)
     few = 0 < negatives_of(last) < FEW_NEGATIVES
-    if few and last["ess"] >= LOW_ESS:
-        hidden.add("peaked")
     found = [
         Finding(_NAMES.get(one.kind, one.kind), one.evidence, one.remedies, one.since)
         for one in verdicts
@@ -81,6 +77,7 @@ def findings_on(
     if not 0.999 * LOWEST_TEMPERATURE <= temperature <= 1.001 * HIGHEST_TEMPERATURE:
         ends: dict[str, Any] = {"lowest": LOWEST_TEMPERATURE, "highest": HIGHEST_TEMPERATURE}
         which = "low" if temperature < LOWEST_TEMPERATURE else "high"
+        ends["ess_target"] = ess_advice(objective)
         found.append(finding(f"temperature too {which}", temperature=temperature, **ends))
     if available is not None and "collapsed" not in kinds and has_evidence(history):
         rank = last.get("effective_rank", math.inf)

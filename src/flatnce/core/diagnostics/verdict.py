@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flatnce.core.objectives.registry import gradient_lives
+from flatnce.core.objectives.registry import ess_advice, gradient_lives
 from flatnce.messages import html_card
 from flatnce.toml_files import read_toml
 
@@ -19,6 +19,7 @@ COLLAPSED_UNIFORMITY = -0.1
 COLLAPSED_RANK = 1.5
 SATURATED_GAIN = 0.05
 PEAKED_NEGATIVES = 2.0
+PEAKED_ESS = 0.05  # below every recommended target, which few negatives must not make wrong
 UNIFORM_ESS = 0.97
 IDLE_SHARE = 0.05
 EVIDENCE_STEPS = 100  # and one epoch, where that is known
@@ -133,12 +134,13 @@ def _holding(history: Sequence[Numbers]) -> Iterator["Rule"]:
 def remedies_of(kind: str, objective: str = "") -> tuple[str, ...]:
     """What to do about a verdict, most promising first."""
     words = _WORDS[kind]
-    remedies = list(words["remedies"])
+    remedies = words["remedies"]
     if kind == "saturated" and gradient_lives(objective):
-        remedies[0] = words["first_if_gradient_lives"].format(objective=objective)
+        remedies = words["remedies_if_gradient_lives"]
     elif kind == "saturated" and not objective:
-        remedies[0] = words["first_if_unknown"]
-    return tuple(remedies)
+        remedies = [words["first_if_unknown"], *remedies[1:]]
+    known = {"objective": objective, "ess_target": ess_advice(objective)}
+    return tuple(remedy.format(**known) for remedy in remedies)
 
 
 def not_finite(numbers: Numbers) -> list[str]:
@@ -185,7 +187,9 @@ RULES = (
     Rule("saturated", lambda numbers: numbers["gain"] < SATURATED_GAIN),
     Rule(
         "peaked",
-        lambda numbers: _effective_negatives(numbers) < PEAKED_NEGATIVES,
+        lambda numbers: (
+            _effective_negatives(numbers) < PEAKED_NEGATIVES and numbers["ess"] < PEAKED_ESS
+        ),
         normal_early=True,
         excludes=("uniform",),
     ),
