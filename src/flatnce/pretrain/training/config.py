@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from flatnce.core.objectives.registry import OBJECTIVES
+from flatnce.core.objectives.registry import OBJECTIVES, ess_target
 from flatnce.messages import (
     check_at_least,
     check_choice,
@@ -165,7 +165,7 @@ class LossConfig(_Objective):  # type: ignore[misc, valid-type]
         if self.ess_end is not None and self.ess is None:
             raise ValueError(
                 f"ess_end={self.ess_end} ends a schedule that starts at another target; give that "
-                "too, for example ess=0.3"
+                f"too, for example ess={ess_target(self.objective)}"
             )
 
 
