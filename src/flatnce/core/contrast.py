@@ -38,8 +38,8 @@ __all__ = [
 class Contrast:
     r"""Row statistics of a batch.
 
-    For anchor i with scores :math:`s_{ij} = \beta \langle q_i, k_j \rangle`, positive score
-    :math:`s^+_i` and negatives N(i).
+    Anchor i has the scores :math:`s_{ij} = \beta \langle q_i, k_j \rangle`, the positive score
+    :math:`s^+_i` and the negatives N(i).
     """
 
     #: positive score; of several the mean (form ``out``) or the log-sum-exp (form ``in``)

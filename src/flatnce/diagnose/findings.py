@@ -25,9 +25,9 @@ class Finding:
     """One thing that is wrong."""
 
     kind: str  #: one of :data:`KINDS`; for an installation, what is broken
-    evidence: str  #: the numbers it rests on
+    evidence: str  #: the numbers that show it
     remedies: tuple[str, ...] = ()  #: what to do, most promising first
-    since: int | None = None  #: first step of the unbroken stretch, where there are steps
+    since: int | None = None  #: first step from which on it has held, if there are any
 
 
 @dataclass(frozen=True)

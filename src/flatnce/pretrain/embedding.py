@@ -35,15 +35,15 @@ KINDS = (
 class Embedder:
     """A trained backbone without its projection head, and the preparation of its inputs."""
 
-    name: str  #: Of the run or the exported folder.
+    name: str  #: Name of the run or the exported folder.
     step: int  #: Steps of training.
     width: int  #: Numbers per embedding.
-    network: Callable[[Tensor], Tensor] = field(repr=False)  #: Prepared inputs to embeddings.
+    network: Callable[[Tensor], Tensor] = field(repr=False)  #: From prepared inputs to embeddings.
     #: Resizes, crops and normalises uint8 images. Of a run whose views a user's own code made: the
     #: user's function ``prepare``, or None if there is none.
     prepare: CentreCrop | Callable[[Any], Any] | None
-    shape: tuple[int, ...]  #: Of an input in training.
-    device: torch.device  #: Where it computes.
+    shape: tuple[int, ...]  #: Shape of an input in training.
+    device: torch.device  #: Device of the network.
 
     def _repr_html_(self) -> str:
         """The encoder in a notebook."""

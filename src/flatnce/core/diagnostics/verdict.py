@@ -1,4 +1,4 @@
-"""The rules that judge a run: what is wrong, since when, and what to do about it.
+"""The rules that judge a run: what is wrong, since which step, and what to do about it.
 
 :data:`RULES` is evaluated in order on the last record of a run. "since" is the first record of the
 unbroken stretch in which the same rule holds.
@@ -39,8 +39,8 @@ class Verdict:
     #: ``failed``, ``collapsed``, ``saturated``, ``peaked``, ``uniform``, ``not learning``,
     #: ``healthy``, or ``undecided`` before there is evidence
     kind: str
-    since: int  #: first step of the unbroken stretch
-    evidence: str  #: the numbers it rests on
+    since: int  #: first step from which on it has held without a break
+    evidence: str  #: the numbers that show it
     remedies: tuple[str, ...] = ()  #: what to do, most promising first
 
     @property

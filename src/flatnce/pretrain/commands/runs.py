@@ -192,7 +192,7 @@ def _delete(options: RunsOptions) -> int:
     what = f"{', '.join(map(str, places))} ({size})"
     if not options.yes:
         if not sys.stdin.isatty():
-            raise ValueError(f"--delete {' '.join(options.delete)} needs a terminal; or add --yes")
+            raise ValueError(f"--delete {' '.join(options.delete)} must be confirmed; add --yes")
         print(f"delete {what}? [y/N] ", end="", file=sys.stderr, flush=True)
         if input().strip().lower() not in ("y", "yes"):
             print("nothing was deleted", file=sys.stderr)

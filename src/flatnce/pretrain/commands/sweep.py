@@ -130,7 +130,7 @@ def _show_plan(configs: Mapping[str, TrainConfig], options: SweepOptions, direct
     say(
         f"\n{len(configs)} runs, {f'{done} of them finished, ' * bool(done)}{left:,} steps "
         f"{'left' if begun else 'in all'}, {plan.at_once} at once on {plan.device}\n"
-        f"the largest is expected to take {format_bytes(plan.bytes)} beside the images"
+        f"the largest is expected to take {format_bytes(plan.bytes)} in addition to the images"
     )
     return 0
 

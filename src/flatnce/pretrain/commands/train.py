@@ -32,11 +32,11 @@ WORDS = read_toml(__file__, "dry_run.toml")
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """Pretrain an encoder on unlabelled images, monitor it, evaluate it."""
+    """Pretrain an encoder on unlabelled images, monitor and evaluate it."""
 
     # The settings of the run.
     config: Annotated[TrainConfig, tyro.conf.arg(name="")] = field(default_factory=TrainConfig)
-    # Name of the run, which is kept in runs/NAME; by default from its settings.
+    # Name of the run, which is kept in runs/NAME; by default made from its settings.
     name: str | None = None
     # Settings to start from; by default those made for the data set.
     preset: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None

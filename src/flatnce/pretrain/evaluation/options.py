@@ -38,7 +38,7 @@ class Options:
     validation: float = VALIDATION  #: Share of the training images on which choices are made.
     pool: int = 10_000  #: Candidates of the mutual information.
     workers: int | None = None  #: Processes that decode files.
-    #: Leave out files that cannot be decoded, with a warning; a run trained so is evaluated so.
+    #: Leave out files that cannot be decoded, with a warning; as in training by default.
     skip_unreadable: bool = False
 
     def __post_init__(self) -> None:
