@@ -57,6 +57,13 @@ def test_the_words_on_targets_and_losses_are_of_the_records(study):
     assert words in which
     nearest = difference(found, ("FlatNCE", 32), ("InfoNCE", 32), "knn_20")
     assert f"and {nearest.mean:.2f} of kNN (k = 20)" in which
+    tuned_runs = [one for one in found if one["piece"] == 5 and table.target_of(one) is None]
+    ends = {
+        (round(one["metrics"][-1]["gain"], 2), round(one["metrics"][-1]["mi"], 1))
+        for one in tuned_runs
+        if (table.objective_of(one), table.batch_of(one)) == ("infonce", 32)
+    }
+    assert ends == {(0.81, 2.4)} and "ends at a gain\n   of 0.81 and 2.4 of 4.1 nats" in which
     own = accuracies(found, "FlatNCE", 32).values()
     (large,) = accuracies(found, "InfoNCE", 128).values()
     (ours,) = accuracies(found, "FlatNCE", 128).values()

@@ -63,8 +63,8 @@ class EssController:
     :func:`~flatnce.functional.population_ess`. β stays constant where the mean of a over batches
     is the target times that of b. So the controller holds the ratio of the two means over all
     batches. A mean of the ratios of single batches would be biased where batches are small. A
-    target of at least 0.1 means the same at every batch size from 16 images on; below that range
-    the ESS settles below the target (at 0.01 to 0.02 for a target of 0.03 and 16 images).
+    target of at least 0.1 gives nearly the same temperature at every batch size from 16 images on.
+    With smaller targets the ESS settles below them (at 0.01 to 0.02 for 0.03 and 16 images).
 
     The ESS falls as β grows, so an ESS that is too large needs a *larger* β; Algorithm S1 of the
     paper prints the opposite sign, which diverges. At a rate of 1 % and a target of 0.3 the
