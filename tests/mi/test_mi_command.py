@@ -109,7 +109,7 @@ def test_kinds_may_be_given_several_times(calls):
 def test_a_place_that_cannot_hold_the_page_is_refused_before_any_work(calls, capsys):
     typed = ["mi", "data.csv", "--x", "mass", "--y", "emb_0", "--report", "none/page.html"]
     assert main(typed) == 2 and calls == []
-    assert "--report none/page.html: in a folder that does not exist" in capsys.readouterr().err
+    assert "--report none/page.html is in a folder that does not exist" in capsys.readouterr().err
     Path("page.html").touch()
     assert main([*typed[:-1], "page.html"]) == 2 and calls == []
     assert "--report page.html already exists; name another, or --re" in capsys.readouterr().err
