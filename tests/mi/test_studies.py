@@ -182,6 +182,16 @@ def test_a_constant_feature_scores_nothing_and_others_as_without_it():
         mi.score_func(named, values[:, 0])
 
 
+def test_tables_by_name_are_scored_as_they_are_ranked():
+    values = table(120)
+    parts = {"both": values[:, 1:], "same": np.ones((120, 2)), "one": values[:, 2]}
+    scores, p_values = mi.score_func(parts, values[:, 0], **QUICK)
+    del parts["same"]
+    rows = {row["column"]: row for row in mi.rank(parts, values[:, 0], **QUICK).rows}
+    assert scores.tolist() == [rows["both"]["estimate"], 0.0, rows["one"]["estimate"]]
+    assert p_values.tolist() == [rows["both"]["p_value"], 1.0, rows["one"]["p_value"]]
+
+
 # --- Lags ----------------------------------------------------------------------------------------
 
 

@@ -232,7 +232,7 @@ def score_func(x: Any, y: Any, **choices: Any) -> tuple[Table, Table]:
     """Score features for scikit-learn, as in ``SelectKBest(mi.score_func, k=5)``.
 
     Arguments:
-        x: Rows by features.
+        x: Rows by features; or tables by name, of which each counts as a feature.
         y: The target.
         choices: As of :func:`pairwise`; fix them with ``functools.partial``.
 
@@ -243,12 +243,11 @@ def score_func(x: Any, y: Any, **choices: Any) -> tuple[Table, Table]:
     labels = np.asarray(y)
     if labels.dtype.kind not in "fiub":  # words
         labels = np.unique(labels, return_inverse=True)[1]
-    values = numbers_of(x, "x")
-    varies = np.array([len(np.unique(one[~np.isnan(one)])) != 1 for one in values.T])
+    parts = _parts(x, "x", choices.pop("columns", None))
+    varies = np.array([len(np.unique(_known(one), axis=0)) != 1 for one in parts.values()])
     scores, p_values = np.zeros(len(varies)), np.ones(len(varies))
     if varies.any():
-        names = choices.pop("columns", None) or columns_of(x, "x", len(varies))
-        study = rank(values[:, varies], labels, [*compress(names, varies)], **choices)
+        study = rank(dict(compress(parts.items(), varies)), labels, **choices)
         found = [_record(each) for each in study.estimates.values()]
         scores[varies] = [row["estimate"] for row in found]
         p_values[varies] = [row["p_value"] for row in found]
@@ -290,19 +289,28 @@ def lags(
     return Study(("lag",), _each(pairs, own_groups=None if groups is None else labels, **choices))
 
 
-def _columns(table: Any, argument: str, columns: Sequence[str] | None = None) -> dict[str, Table]:
-    """Columns by name, each with at least one column of numbers, checked."""
+def _parts(table: Any, argument: str, columns: Sequence[str] | None) -> dict[str, Table]:
+    """Columns by name, each with at least one column of numbers."""
     if isinstance(table, Mapping):
-        found = {str(name): numbers_of(part, str(name)) for name, part in table.items()}
-    else:
-        values = numbers_of(table, argument)
-        width = values.shape[1]
-        names = list(columns or columns_of(table, argument, width))
-        if values.ndim != 2 or len(names) != width or len(set(names)) < width:
-            raise ValueError(f"columns names {len(set(names))} of {width} columns; name each")
-        found = {name: values[:, [k]] for k, name in enumerate(names)}
+        return {str(name): numbers_of(part, str(name)) for name, part in table.items()}
+    values = numbers_of(table, argument)
+    width = values.shape[1]
+    names = list(columns or columns_of(table, argument, width))
+    if values.ndim != 2 or len(names) != width or len(set(names)) < width:
+        raise ValueError(f"columns names {len(set(names))} of {width} columns; name each")
+    return {name: values[:, [k]] for k, name in enumerate(names)}
+
+
+def _known(part: Table) -> Table:
+    """The rows without missing values."""
+    return part[~np.isnan(part).any(axis=1)]
+
+
+def _columns(table: Any, argument: str, columns: Sequence[str] | None = None) -> dict[str, Table]:
+    """Columns by name, checked."""
+    found = _parts(table, argument, columns)
     for name, part in found.items():
-        known = part[~np.isnan(part).any(axis=1)]
+        known = _known(part)
         causes = {
             "infinite values": np.isinf(known).any(),
             f"fewer than {FEWEST_ROWS} values ({len(known)})": len(known) < FEWEST_ROWS,
