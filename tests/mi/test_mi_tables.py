@@ -309,8 +309,16 @@ def test_kinds_are_said_in_one_line(text_file):
     [
         ("b=hot", r"kind='hot' is unknown"),
         ("bb=category", r"--kind 'bb'.*no such column"),
-        ("c=number", r"'c' \(category\): row 1 of the data holds 'u', which is not a number"),
-        ("b=date", r"'b' \(number\): .* not a date.*--kind b=category"),
+        (
+            "c=number",
+            r"'c' \(category\): row 1 of the data holds 'u', which is not a number \("
+            r"2 of 2 cells are not numbers\); write units",
+        ),
+        (
+            "b=date",
+            r"'b' \(number\): .* not a date \(2 of 2 cells are not dates\).*--kind b=category",
+        ),
+        ("c=circular:7", r"'u', which is not a number \(2 of 2 cells are not numbers\);"),
         ("b=circular:x", r"^--kind b=circular:x: .*--kind b=circular:360"),
         ("b=circular:inf", r"^--kind b=circular:inf: "),
         ("d=number", r"--kind d=number: the column holds dates; leave --kind out for the date in"),

@@ -154,12 +154,13 @@ def _encode_column(column: pd.Series, name: str, kind: str | None) -> tuple[pd.D
         return times, unit
     numeric = pd.api.types.is_numeric_dtype(column.dtype)
     cells = column.dropna() if numeric else present(column)
-    strays = cells[np.isnan(_numbers(cells))]
-    if len(strays) or chosen == "date":
-        example = (strays if len(strays) else cells).iloc[:1]
-        seen: dict[str, Any] = {"name": name, "found": found, "kind": chosen}
-        seen |= {"row": example.index[0] + 1, "cell": str(example.iloc[0])}
-        seen |= {"strays": max(len(strays), 1), "cells": len(cells)}
+    wanted = "date" if chosen == "date" else "number"
+    strays = cells if wanted == "date" else cells[np.isnan(_numbers(cells))]
+    if len(strays):
+        seen: dict[str, Any] = {"name": name, "found": found, "kind": wanted}
+        seen |= {"row": strays.index[0] + 1, "cell": str(strays.iloc[0])}
+        seen |= {"strays": len(strays), "cells": len(cells)}
+        seen["are"] = f"is not a {wanted}" if len(strays) == 1 else f"are not {wanted}s"
         raise ValueError(MESSAGES["strays"].format(**seen, typed=shlex.quote(name)))
     values = _numbers(column)
     if chosen == "circular":
