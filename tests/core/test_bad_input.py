@@ -411,7 +411,7 @@ BAD_CALLS = [
     ("f(z, labels=labels[:3])", "labels has shape (3,)", "(4,)"),
     ("f(z, labels=arange(4))", "no_positives"),
     # What the layout cannot hold.
-    ("m(queue=full_queue())(z, labels=labels)", "labels cannot be combined with ids or a queue"),
+    ("m(queue=full_queue())(z, labels=labels)", "queue, and use layout='two_view'"),
     ("m(queue=full_queue())(z, z, labels=labels)", "labels cannot be combined", "queue"),
     (
         "m(layout='two_tower')(z, z, labels=labels)",

@@ -196,7 +196,8 @@ def _check_second_view(batch: Batch) -> None:
 
 def _labels_refused() -> ValueError:
     return ValueError(
-        "labels cannot be combined with ids or a queue, and need layout='two_view'; leave them out"
+        "labels cannot be combined with ids or a queue, and need layout='two_view'; leave out ids "
+        "and the queue, and use layout='two_view'"
     )
 
 
