@@ -219,6 +219,11 @@ def naming(path: str) -> Iterator[None]:
 MEMBER = re.compile(r"(.+\.tar)@(\d+)\+(\d+)/")  # of a tar shard: its place and its length
 
 
+def member_path(shard: str, place: int, length: int, name: str) -> str:
+    """The path of a member of a tar shard, as :data:`MEMBER` reads it."""
+    return f"{shard}@{place}+{length}/{name}"
+
+
 def read_bytes(path: str) -> bytearray:
     """The bytes of a file, or of a member of a tar shard."""
     member = MEMBER.match(path)

@@ -28,7 +28,7 @@ from flatnce.extras import require_extra
 from flatnce.files import open_plain
 from flatnce.pretrain.data.batches import holdout, shuffled_classes
 from flatnce.pretrain.data.catalog import DamagedData, Entry, MissingData, data_root, find, is_path
-from flatnce.pretrain.data.image_set import FolderSet, ImageSet
+from flatnce.pretrain.data.image_set import FolderSet, ImageSet, member_path
 
 __all__ = ["has_part", "image_files", "is_shards"]
 
@@ -289,8 +289,8 @@ def _samples(shard: str) -> tuple[dict[str, str], dict[str, int]]:
                 continue
             sample, kind = parts.groups()
             if f".{kind.lower()}".endswith(IMAGE_ENDINGS):
-                place = f"{member.offset_data}+{member.size}"  # as image_set.MEMBER reads it
-                paths.setdefault(sample, f"{shard}@{place}/{member.name}")
+                place = (member.offset_data, member.size, member.name)
+                paths.setdefault(sample, member_path(shard, *place))
             elif kind == "cls" and (content := tar.extractfile(member)) is not None:
                 classes[sample] = int(content.read(32))
     return paths, classes
