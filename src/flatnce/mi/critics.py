@@ -573,9 +573,11 @@ class StackedCritics:
 
     def parameters(self, of: Literal["all", "critic", "dual"] = "all") -> list[Tensor]:
         """Return all weights, those of the critics or those of u only."""
-        of_u = ("critic.dual_head.", "dual_critic.")
-        wanted = {"all": (True, False), "critic": (False,), "dual": (True,)}[of]
-        return [w for name, w in self.weights.items() if name.startswith(of_u) in wanted]
+        kinds = {
+            name: "dual" if name.startswith(("critic.dual_head.", "dual_critic.")) else "critic"
+            for name in self.weights
+        }
+        return [weight for name, weight in self.weights.items() if of in ("all", kinds[name])]
 
     def state_of(self, number: int, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return weights, or averages of them, of one critic under its own parameter names."""

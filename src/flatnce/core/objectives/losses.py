@@ -292,17 +292,22 @@ def _weighted_rows(
     # A left-out row may be anything; give it a harmless one so that it cannot raise.
     column = torch.where(kept, target, 0)
     contrast = contrast_from_logits(torch.where(kept[:, None], rows, 0), column)
-    if contrast.faults is None and not bool(kept.any()):
-        raise ValueError("target holds only ignore_index; the mean over no rows is undefined")
-    if contrast.faults is not None:  # to raise would need a host read
-        fatal = [name != "nonfinite" for name in faults.FAULTS]
-        usable = ~torch.stack([f for f, bad in zip(contrast.faults, fatal, strict=True) if bad])
-        torch._assert_async(usable.all() & kept.any(), "cross_entropy: bad target, or no negative")
+    _assert_usable(contrast, kept)
     losses = flatnce(contrast, reduction="none")
     scale = kept.to(losses.dtype)
     if weight is not None:
         scale = scale * weight.to(losses.dtype)[column.clamp(0, rows.shape[1] - 1)]
     return losses * scale, scale
+
+
+def _assert_usable(contrast: Contrast, kept: Bool[Tensor, " n"]) -> None:
+    """Raise for rows that cannot be used, or assert where raising needs a host read."""
+    if contrast.faults is None and not bool(kept.any()):
+        raise ValueError("target holds only ignore_index; the mean over no rows is undefined")
+    if contrast.faults is not None:
+        fatal = [name != "nonfinite" for name in faults.FAULTS]
+        usable = ~torch.stack([f for f, bad in zip(contrast.faults, fatal, strict=True) if bad])
+        torch._assert_async(usable.all() & kept.any(), "cross_entropy: bad target, or no negative")
 
 
 def _by_closed_form(

@@ -315,19 +315,22 @@ class OwnSet(Labelled):
     @cached_property
     def labels(self) -> Tensor:  # type: ignore[override]  # of a set that has them already
         """Each item's class: the data set's own list, else as the items say, read once."""
-        listed = getattr(self.items, "targets", None)  # of torchvision
-        if listed is not None and len(listed) != len(self.items):
-            listed = None
-        columns = getattr(self.items, "column_names", None)
-        if isinstance(columns, list):  # of Hugging Face
-            key = next((key for key in LABELS if key in columns), None)
-            listed = None if key is None else list(self.items.with_format(None)[key])
+        listed = self._listed_labels()
         if listed is not None:
             labels = torch.as_tensor(listed).long()
             return labels if self.chosen is None else labels[self.chosen]
         if parse_item(self.items[0])[1] < 0:
             return torch.full((len(self),), -1)
         return torch.cat([batch.labels for batch in self._in_order("labels")])
+
+    def _listed_labels(self) -> Any:
+        """All labels without reading the items: a column, or torchvision's ``targets``."""
+        columns = getattr(self.items, "column_names", None)
+        if isinstance(columns, list):  # of Hugging Face
+            key = next((key for key in LABELS if key in columns), None)
+            return None if key is None else list(self.items.with_format(None)[key])
+        found = getattr(self.items, "targets", None)
+        return found if found is not None and len(found) == len(self.items) else None
 
     @cached_property
     def classes(self) -> tuple[str, ...]:  # type: ignore[override]
