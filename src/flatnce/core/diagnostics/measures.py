@@ -138,7 +138,7 @@ def mutual_information_ceiling(
 def mutual_information(contrast: Contrast, reduction: str = "mean") -> Float[Tensor, "..."]:
     """K-sample (InfoNCE) mutual information in nats, a lower bound that cannot exceed its ceiling.
 
-    On the training batch it is biased upwards; at its ceiling the true value may be larger.
+    On the training batch it is biased upwards; near its ceiling the true value may be larger.
     """
     rows = Rows.of(contrast)
     return contrast.reduce(rows.ceiling - rows.loss, reduction)

@@ -591,7 +591,10 @@ class SigLIP(Objective):
         start = float(temperature)
         check_positive("temperature", start)
         if "temperature_gradient" in options:
-            raise ValueError("temperature_gradient is not an option of SigLIP; leave it out")
+            raise ValueError(
+                "temperature_gradient is not an option of SigLIP, whose scale follows its own "
+                "gradient; leave it out"
+            )
         learned = LearnedTemperature(start, lowest=min(start, 0.01), highest=max(start, 1.0))
         options.setdefault("layout", "two_tower")
         options["temperature_gradient"] = "own"
