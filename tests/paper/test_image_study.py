@@ -1,6 +1,7 @@
 """The image study: its page says what its records hold."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,23 @@ def test_the_words_on_targets_and_losses_are_of_the_records(study):
     assert f"reaches {large:.2f} % (linear, one seed)" in which
     assert f"at batch 32 ({sum(own) / len(own):.2f}, five seeds)" in which
     assert f"In the same seed FlatNCE has {ours:.2f} at 128" in which
+
+
+@pytest.mark.slow
+def test_the_table_of_small_batches_is_what_the_script_prints(study):
+    from small_batches import table
+
+    page = STUDY.parents[1] / "docs" / "explain" / "effective-sample-size.md"
+    text = page.read_text(encoding="utf-8")
+
+    def numbers(rows):
+        return [float(x) for row in rows for x in re.findall(r"0\.\d{3}(?=[ )])", row)]
+
+    printed = table().splitlines()
+    begin = text.index(printed[0])
+    shown = text[begin:].splitlines()[: len(printed)]
+    assert numbers(shown) == pytest.approx(numbers(printed), abs=0.002)
+    assert len(numbers(shown)) == 6 * 3 * 2
 
 
 def test_presets_are_what_the_study_chose_for_flatnce(study):
