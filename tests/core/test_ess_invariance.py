@@ -82,7 +82,8 @@ def test_the_smallest_target_that_holds_at_a_batch_size(target, batch, holds):
 def test_the_papers_form_asks_for_another_temperature_at_every_batch_size(record_property):
     found = {}
     for batch in BATCHES:
-        scores = scores_of(batch, 256, torch.Generator().manual_seed(batch))
+        rows = 2**18 // batch
+        scores = scores_of(batch, rows, torch.Generator().manual_seed(batch))
 
         def ess_at(beta: Tensor, scores: Tensor = scores) -> Tensor:
             return F.effective_sample_size(contrast_at(beta, scores))
@@ -90,7 +91,8 @@ def test_the_papers_form_asks_for_another_temperature_at_every_batch_size(record
         beta = float(F.solve_for_ess(ess_at, TARGET, scores, iterations=16))
         found[batch] = population_ess(1 / beta)
     record_property("population ESS", found)
-    assert list(found.values()) == pytest.approx([0.13, 0.19, 0.26, 0.28], abs=0.02)
+    # 0.1274, 0.1909, 0.2585 and 0.2855 with 20,000 to 400,000 rows; the pages say two digits
+    assert list(found.values()) == pytest.approx([0.127, 0.191, 0.259, 0.286], abs=0.003)
 
 
 # --- Embeddings of trained encoders --------------------------------------------------------------
