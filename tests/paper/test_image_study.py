@@ -81,7 +81,8 @@ def test_the_table_of_small_batches_is_what_the_script_prints(study):
     text = page.read_text(encoding="utf-8")
 
     def numbers(rows):
-        return [float(x) for row in rows for x in re.findall(r"0\.\d{3}(?=[ )])", row)]
+        pairs = [pair for row in rows for pair in re.findall(r"(0\.\d+) \((0\.\d+)\)", row)]
+        return [float(number) for pair in pairs for number in pair]
 
     printed = table().splitlines()
     begin = text.index(printed[0])
