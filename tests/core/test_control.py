@@ -421,6 +421,21 @@ def test_a_controller_takes_arguments_up_to_their_ends(accepted, refused, words)
         EssController(**{"target": 0.3, **refused})
 
 
+WRONG_TARGETS = """
+from flatnce import EssController
+for target in ("0.3", None):
+    try:
+        EssController(target=target)
+    except ValueError as error:
+        print(error)
+"""
+
+
+def test_a_target_that_is_no_number_is_refused_at_once():
+    shown = "target={} is not an ESS; pass a number in (0, 1]\n"
+    assert run_forked(WRONG_TARGETS) == shown.format("'0.3'") + shown.format(None)
+
+
 def test_a_schedule_takes_at_least_one_step():
     assert float(Cosine(0.6, 0.2, steps=1).at(torch.tensor(1))) == pytest.approx(0.2)
     for steps in (0, -1):

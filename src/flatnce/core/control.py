@@ -97,8 +97,9 @@ class EssController:
     highest: float = 1e3
 
     def __post_init__(self) -> None:
-        if isinstance(self.target, int | float) and not 0 < self.target <= 1:
-            raise ValueError(f"target={self.target} is not an ESS; pass a number in (0, 1]")
+        is_ess = isinstance(self.target, int | float) and 0 < self.target <= 1
+        if not (is_ess or isinstance(self.target, Schedule)):
+            raise ValueError(f"target={self.target!r} is not an ESS; pass a number in (0, 1]")
         if not 0 < self.rate < 1:
             raise ValueError(f"rate={self.rate} must lie in (0, 1); the paper's is 0.01")
         if not 0 < self.lowest <= self.temperature_at_start <= self.highest < math.inf:
