@@ -16,6 +16,7 @@ LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#]+)")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 # As the fixture plain_charts, in another process.
 WITHOUT_DRAWINGS = "from flatnce.report.charts import Chart; Chart.svg = lambda self: '<svg/>'"
+NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]\d+)?")
 SHOWN = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 COMMANDS = [
     line.partition("#")[0].strip()
@@ -31,8 +32,15 @@ COMMANDS = [
 )
 def test_code_on_the_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    code = "\n".join(BLOCK.findall(page.read_text(encoding="utf-8")))
-    run_forked(f"{WITHOUT_DRAWINGS}\n{code}" if "_page(" in code else code)
+    text = page.read_text(encoding="utf-8")
+    code = "\n".join(BLOCK.findall(text))
+    printed = run_forked(f"{WITHOUT_DRAWINGS}\n{code}" if "_page(" in code else code)
+    blocks = SHOWN.findall(text)
+    shown = "".join(content for kind, content in blocks if kind == "text")
+    if shown and page.parent.name in ("explain", "howto"):  # there, a text is an output
+        assert NUMBER.sub("#", shown).split() == NUMBER.sub("#", printed).split()
+        numbers = [[float(one) for one in NUMBER.findall(words)] for words in (shown, printed)]
+        assert numbers[0] == pytest.approx(numbers[1], rel=0.02, abs=1e-4)
 
 
 @pytest.mark.parametrize(
