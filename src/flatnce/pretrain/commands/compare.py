@@ -107,8 +107,11 @@ def difference_lines(found: "Comparison") -> list[str]:
         columns = difference_columns(rows, name, [one.place for one in rows])
         if len(name) > LONGEST_NAME:
             lines += ["", wrapped(name)]
-            short = ["runs", "pairs", "first", "second", *list(columns)[4:]]
-            columns = dict(zip(short, columns.values(), strict=True))
+            place, pairs, *sides, difference, interval, reading = columns.items()
+            typed_first = found.runs[0].settings.get
+            if all(typed_first(key) == value for key, value in rows[0].against.items()):
+                sides.reverse()
+            columns = dict([("runs", place[1]), pairs, *sides, difference, interval, reading])
         lines += ["", *column_lines(columns, names=list(columns)[:1])]
     others = dict.fromkeys(one.measure.label for one in found.contrasts)
     del others[main[0].measure.label]
