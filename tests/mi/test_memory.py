@@ -7,7 +7,8 @@ import pytest
 
 from flatnce import mi
 from flatnce.cli import main
-from flatnce.mi.memory import Memory, _lagged, _ranks, memory_of
+from flatnce.mi.cleaning import mean_ranks
+from flatnce.mi.memory import Memory, _lagged, memory_of
 from flatnce.mi.result import memory_flags
 
 QUICK = {"steps": 5, "permutations": 19, "baselines": False}
@@ -55,8 +56,8 @@ def test_correlations_at_all_lags_equal_their_definition():
 
 def test_ranks_are_those_of_scipy():
     stats = pytest.importorskip("scipy.stats")
-    column = np.random.default_rng(0).integers(0, 9, size=50).astype(float)
-    np.testing.assert_allclose(_ranks(column), (stats.rankdata(column) - 0.5) / 50)
+    column = np.random.default_rng(0).integers(0, 9, size=(50, 1)).astype(float)
+    np.testing.assert_array_equal(mean_ranks(column), stats.rankdata(column, axis=0) - 0.5)
 
 
 def test_independent_rows_raise_no_alarm():

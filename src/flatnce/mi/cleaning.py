@@ -335,14 +335,20 @@ def fitted_transform(kind: str, table: Table) -> Transform:
 
 def normal_scores(table: Table, ordered: Table | None = None) -> Table:
     """Map values to normal quantiles of their ranks in sorted columns, by default in their own."""
+    ranks = mean_ranks(table, ordered)
+    ranks += 0.5
+    ranks /= len(table if ordered is None else ordered) + 1
+    return require_extra("scipy.special", "normal scores", "mi").ndtri(ranks, out=ranks)
+
+
+def mean_ranks(table: Table, ordered: Table | None = None) -> Table:
+    """Count the smaller values of sorted columns, by default of their own, and half the equal."""
     ranks = np.empty(table.shape, order="F")
     for number, column in enumerate(table.T):
         known = np.sort(column) if ordered is None else ordered[:, number]
         below, upto = (np.searchsorted(known, column, side) for side in ("left", "right"))
         ranks[:, number] = (below + upto) / 2  # ties share their mean rank
-    ranks += 0.5
-    ranks /= len(table if ordered is None else ordered) + 1
-    return require_extra("scipy.special", "normal scores", "mi").ndtri(ranks, out=ranks)
+    return ranks
 
 
 def _as_float32(table: Table) -> NDArray[np.float32]:

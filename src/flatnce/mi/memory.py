@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flatnce.extras import require_extra
-from flatnce.mi.cleaning import FEWEST_UNITS, Table
+from flatnce.mi.cleaning import FEWEST_UNITS, Table, mean_ranks
 
 LAGS = 24  # up to which rows are compared: hours of a day, months of two years
 TREND = 21  # rows of the moving average that is removed from a table that was sorted
@@ -52,7 +52,7 @@ def memory_of(x: Table, y: Table) -> Memory | None:
     if max(x.ndim, y.ndim) > 2 or rows < 4 * TREND:
         return None
     ordered = [[_is_sorted(column) for column in side.T] for side in (x, y)]
-    whole = [np.stack([_ranks(column) for column in side.T], axis=1) for side in (x, y)]
+    whole = [np.divide(mean_ranks(side), rows, order="C") for side in (x, y)]
     scores, lags = whole, min(LAGS, rows // 4)
     if any(map(any, ordered)):
         lags = TREND // 2  # beyond, removing a trend alone makes rows alike
@@ -77,15 +77,6 @@ def memory_of(x: Table, y: Table) -> Memory | None:
         levels = [len(np.unique(side, axis=0)) for side in (x, y)]
         return Memory(1.0, None) if 5 * min(levels) > rows else None  # categories may be sorted
     return Memory(float(both.max()), _length(whole, rows, lag), lag)  # a walk's is its trend's
-
-
-def _ranks(column: Table) -> Table:
-    """Ranks from 0 to 1, of equal values their mean."""
-    order = np.argsort(column)
-    ordered, ranks = column[order], np.empty(len(column))
-    ends = [np.searchsorted(ordered, ordered, side) for side in ("left", "right")]
-    ranks[order] = (ends[0] + ends[1]) / (2 * len(column))
-    return ranks
 
 
 def _is_sorted(column: Table) -> bool:
