@@ -3,6 +3,7 @@
 import gzip
 import pickle
 import re
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -388,6 +389,7 @@ def test_dates_become_the_time_since_the_first(text_file, dates, values, words):
         "a,b\r\n1,2\r\n3,4\r\n\r\n",
         '"a",b,\n1,2,\n3,4,\n',
         "a,b\n1,2,\n3,4,\n",
+        "a,b,\n1,2\n3,4\n",
         "a, b\n1, 2\n 3, 4\n",
         "a,b\n1,2\n3\N{NO-BREAK SPACE},4\n",
         "a;b\n1;2\n3;4\n",
@@ -528,6 +530,14 @@ def test_a_sample_is_the_same_rows_of_every_format_and_reported(
         ("a.csv", "a,b\n", "names and no rows"),
         ("a.csv", "1.5,2.5\n3.5,4.5\n", "--no-header"),
         ("a.csv", "a,b\n1,2\n3,4,5,6\n", "line 3 has 4 cells instead of 2; correct it"),
+        ("a.csv", "a,b,c\n1,2,3\n\n4,5\n6,7,8\n", "line 4 has 2 cells instead of 3; correct it"),
+        ("a.csv", 'a,b,c\n1,"2\n,",3\n4\n6,7,8\n', "line 4 has 1 cell instead of 3; correct it"),
+        ("a.csv", "# made\na;b;c\n1;2;\n4;5\n6;7;8\n", "line 4 has 2 cells instead of 3"),
+        (
+            "a.txt",
+            "a b c" + "\n1 2  3" * 60 + "\n4 5\n6 7 8\n",
+            "line 62 has 2 cells instead of 3",
+        ),
         ("a.csv", 'a,b\n1,2\n3,"4\n5,6\n', "a quotation mark in line 3 is never closed"),
         ("a.csv", "a,b\n1,2,3\n4,5,6\n", "2 names in its first line and 3 cells"),
         ("a.csv", "Report of 2024\n\na,b\n1,2\n3,4\n", "above the names"),
@@ -539,6 +549,30 @@ def test_a_sample_is_the_same_rows_of_every_format_and_reported(
 )
 def test_what_is_not_a_table_of_text_is_refused(text_file, name, text, words):
     assert words in refusal(text_file(text, name))
+
+
+@pytest.mark.parametrize(
+    "encoding, name", [("utf-16", "a.csv"), ("cp1252", "a.csv"), ("", "a.csv.gz")]
+)
+def test_a_short_line_is_found_in_any_text_file(text_file, encoding, name):
+    rows = "".join(f"{row},{row % 7},é,\n" for row in range(3_000))
+    text = f"a,b,c,d\n{rows}1,2\n{rows}"
+    path = text_file(text, name, encoding or "utf-8")
+    if name.endswith("gz"):
+        path.write_bytes(gzip.compress(path.read_bytes()))
+    assert "line 3002 has 2 cells instead of 4; correct it" in refusal(path)
+
+
+def test_text_is_scanned_for_short_lines_only_if_the_last_column_has_missing_cells(
+    text_file, monkeypatch
+):
+    scan = Mock(wraps=module.count)  # of lines
+    monkeypatch.setattr(module, "count", scan)
+    read_tables([text_file("a,b,c\n1,,3\n4,5,6\n")], x="a", y="b")
+    describe_columns(text_file("a,b,c\n1,2,\n4,5,6\n"))
+    assert scan.call_count == 0
+    read_tables([text_file("a,b,c\n1,2,\n4,5,6\n")], x="a", y="b")
+    assert scan.call_count == 1
 
 
 DAYS = "day,height (cm),mass\n2024-01-01,1,2\n2024-01-02,3,4\n"

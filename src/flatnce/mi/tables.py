@@ -7,11 +7,11 @@ import re
 import shlex
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ FORMATS = (*TEXT, *(f"{suffix}.gz" for suffix in TEXT), ".parquet", ".npy", ".np
 """Suffixes of the files that can be read."""
 
 HEAD_BYTES, HEAD_ROWS, HEAD_LINES = 1 << 20, 1_000, 50
-CHUNK_CELLS = 2_000_000
+CHUNK_CELLS, MOST_CHARACTERS = 2_000_000, 1 << 30
 MOST_NAMED = 12  # in a message
 WHITESPACE = r"\s+"
 
@@ -454,7 +454,7 @@ def _open_text(path: Path, header: bool) -> _File:
     skipped = next(filled, len(lines))
     candidates = "\t,;|" if ".tsv" in path.suffixes else ",;\t|"
     separator = _separator(lines[skipped:], candidates)
-    rows = _cells(lines[skipped:], separator)
+    rows = list(islice(_cells(lines[skipped:], separator), HEAD_LINES + 1))
     if not rows:
         raise ValueError(f"{path} is empty; a table needs a line of names and rows of numbers")
     names = [str(i) for i in range(len(rows[0]))]
@@ -466,6 +466,7 @@ def _open_text(path: Path, header: bool) -> _File:
     if usual > len(names):
         seen = {"path": path, "names": counted(len(names), "name"), "cells": usual}
         raise ValueError(MESSAGES["more_cells"].format(**seen))
+    least = len(names) - names[-1].startswith("Unnamed: ")  # a separator ends the line
     decimal = _decimal_sign(rows, separator)
     notes = []
     if encoding == "cp1252":
@@ -492,12 +493,22 @@ def _open_text(path: Path, header: bool) -> _File:
                 low_memory=False,
                 chunksize=size,
             ) as reader:
+                gaps = False
                 for chunk in reader:
+                    gaps = gaps or bool(chunk.iloc[:, -1].isna().any())
                     yield chunk[columns]
         except (pd.errors.ParserError, UnicodeDecodeError) as error:
             raise ValueError(f"{path} is not a table: {_reason(error)}") from error
         except EOFError as error:
             raise OSError(f"{path} is cut short ({error}); copy it again") from error
+        if gaps:  # pandas fills a line with too few cells silently
+            opened, number = gzip.open if path.suffix.lower() == ".gz" else open, count(1)
+            with opened(path, "rt", encoding=encoding, errors="replace", newline="") as file:
+                whole = (line for line, _ in zip(file, number, strict=False))
+                for cells in _cells(islice(whole, skipped, None), separator):
+                    if len(cells) < least:
+                        seen = {"line": next(number) - 1, "cells": counted(len(cells), "cell")}
+                        raise ValueError(MESSAGES["short"].format(path=path, least=least, **seen))
 
     return _File(path, names, round(size * len(lines) / len(raw)), chunks, notes=notes)
 
@@ -539,25 +550,24 @@ def _encoding(raw: bytes, path: Path) -> str:
     return "utf-8-sig"
 
 
-def _cells(lines: Sequence[str], separator: str) -> list[list[str]]:
+def _cells(lines: Iterable[str], separator: str) -> Iterator[list[str]]:
     every: Iterator[list[str]] = (line.split() for line in lines)
     if separator != WHITESPACE:
-        csv.field_size_limit(HEAD_BYTES)  # a line of another separator is one long cell
+        csv.field_size_limit(MOST_CHARACTERS)  # a line of another separator is one long cell
         every = csv.reader(lines, delimiter=separator, skipinitialspace=True)
-    filled = (cells for cells in every if any(cell.strip() for cell in cells) or len(cells) > 1)
-    return list(islice(filled, HEAD_LINES + 1))
+    return (cells for cells in every if any(cell.strip() for cell in cells) or len(cells) > 1)
 
 
 def _separator(lines: Sequence[str], candidates: str) -> str:
     """Return the separator that splits the most lines into the same number of cells."""
     best, most_regular = "", (0.0, 1)
     for candidate in candidates:
-        rows = _cells(lines, candidate) or [[]]
+        rows = list(islice(_cells(lines, candidate), HEAD_LINES + 1)) or [[]]
         width, count = Counter(map(len, rows)).most_common(1)[0]
         regular = (count / len(rows), width)
         if width > 1 and regular > most_regular:
             best, most_regular = candidate, regular
-    widths = {len(cells) for cells in _cells(lines, WHITESPACE)}
+    widths = {len(cells) for cells in islice(_cells(lines, WHITESPACE), HEAD_LINES + 1)}
     return best or (WHITESPACE if len(widths) == 1 and widths != {1} else ",")
 
 
