@@ -72,7 +72,10 @@ REFUSED = {
     "groups and blocks": (lambda: units(groups=alone(60), blocks=5), "not both"),
     "wrong length": (lambda: units(groups=[1, 2]), r"groups has shape \(2,\).* 60 rows"),
     "few groups": (lambda: units(groups=alone(60) % 5), "groups leave 5 sets.*at least 12"),
-    "long blocks": (lambda: units(blocks=10), "blocks leave 6 sets.*at least 12"),
+    "long blocks": (
+        lambda: units(blocks=10),
+        "^blocks=10: blocks leave 6 sets.*at least 12.*; use smaller",
+    ),
     "blocks of one": (lambda: units(blocks=1), "blocks=1.*least 2"),
     "all copies": (lambda: units(alone(60) % 3), "copies leave 3 sets"),
     "two folds": (lambda: splits_of(alone(60), 2, 0), "folds=2.*at least 3"),

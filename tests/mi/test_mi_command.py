@@ -258,6 +258,15 @@ def test_folds_and_groups_go_together(data, capsys):
     assert {"--group", "--batch-size", "pool"} <= set(rows) and not {"folds", "groups"} & set(rows)
 
 
+def test_refusals_name_the_option_and_the_column(data, capsys):
+    assert main([*HEIGHT, "--block", "400"]) == 2
+    assert "flatnce mi: --block 400: blocks leave 2 sets" in capsys.readouterr().err
+    data["const"] = 1
+    data.to_csv("data.csv", index=False)
+    assert main(["mi", "data.csv", "--x", "const", "--y", "emb_*"]) == 2
+    assert "all rows of x ('const') are equal" in capsys.readouterr().err
+
+
 def test_methods_are_compared_in_one_table(data, capsys):
     assert main([*HEIGHT, "--compare", "infonce,cca", *TINY]) == 0
     shown = capsys.readouterr().out.splitlines()

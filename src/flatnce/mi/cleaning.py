@@ -108,7 +108,8 @@ def clean(x: Any, y: Any) -> CleanTables:
     for number, (name, source) in enumerate((("x", x), ("y", y))):
         table = tables[number] if len(rows) == given else tables[number][rows]
         if (table == table[:1]).all():
-            raise ValueError(f"all rows of {name} are equal (no information); check the input")
+            names = ", ".join(map(repr, getattr(source, "columns", ())[:5]))
+            raise ValueError(MESSAGES["constant"].format(side=name, names=names and f" ({names})"))
         columns, own = None, {}
         dropped.append(())
         if table.ndim == 2:
@@ -382,21 +383,20 @@ def units_of(
     """Return the unit of each row: a group, a block, or a row with its duplicates."""
     if groups is not None and blocks is not None:
         raise ValueError("pass groups or blocks, not both: a block is a group of consecutive rows")
-    own = rows
+    own, what = rows, "copies"
     if groups is not None:
         labels = np.asarray(groups)
         if labels.shape != (given,):
             raise ValueError(f"groups has shape {labels.shape}; label each of the {given} rows")
         labels = labels.astype(str) if labels.dtype.kind == "O" else labels
-        own = labels[rows]
+        own, what = labels[rows], "groups"
     elif blocks is not None:
         if isinstance(blocks, bool) or not isinstance(blocks, int | np.integer) or blocks < 2:
             raise ValueError(f"blocks={blocks!r}: give the number of consecutive rows, at least 2")
-        own = rows // blocks
+        own, what = rows // blocks, f"blocks={blocks}: blocks"
     units = _merge_duplicates(np.unique(own, return_inverse=True)[1], duplicates)
     count = int(units.max()) + 1
     if count < FEWEST_UNITS:
-        what = "groups" if groups is not None else "blocks" if blocks is not None else "copies"
         if len(np.unique(own)) >= FEWEST_UNITS and what != "copies":
             what += ", joined where they hold copies of a row (drop the copies first),"
         sets = counted(count, "set")
