@@ -37,11 +37,15 @@ SENTENCES = {
     ),
     "nothing": (
         {"nats": -0.001, "standard_error": 0.02, "lower": 0.0, "p_value": 0.4},
-        "I(X;Y) ≥ 0.00 nats (95 %), estimate 0.00 ± 0.02, ceiling 7.82, p = 0.40",
+        "I(X;Y) ≥ 0 nats (95 %), estimate 0.00 ± 0.02, ceiling 7.82, p = 0.40",
+    ),
+    "nothing with a tiny error": (
+        {"nats": 0.0, "standard_error": 2.3e-9, "lower": 0.0, "p_value": 1.0},
+        "I(X;Y) ≥ 0 nats (95 %), estimate 0.0000000000 ± 0.0000000023, ceiling 7.82, p = 1.00",
     ),
     "below nothing": (
         {"nats": -0.21, "standard_error": 0.1, "lower": 0.0, "p_value": 1.0},
-        "I(X;Y) ≥ 0.00 nats (95 %), estimate 0.00 ± 0.10, ceiling 7.82, p = 1.00",
+        "I(X;Y) ≥ 0 nats (95 %), estimate 0.00 ± 0.10, ceiling 7.82, p = 1.00",
     ),
 }
 
@@ -110,7 +114,7 @@ def test_the_summary_tells_everything():
 def test_the_best_estimate_comes_first_and_in_the_asked_unit():
     best = BestEstimate(0.5, 0.4, 0.62, "neighbours", "2 columns")
     found = answer(best=best, nats=-0.2, lower=0.0, p_value=0.2)
-    start = "I(X;Y) ≈ 0.50 nats (nominal 95 %: 0.40 to 0.62), certified ≥ 0.00, p = 0.20"
+    start = "I(X;Y) ≈ 0.50 nats (nominal 95 %: 0.40 to 0.62), certified ≥ 0, p = 0.20"
     assert found.sentence() == start and start in found._repr_html_()
     assert found.sentence("bits").startswith("I(X;Y) ≈ 0.72 bits (nominal 95 %: 0.58 to 0.89)")
     assert "Best estimate: nearest neighbours (2 columns)." in found.summary()
@@ -142,7 +146,10 @@ def test_numbers_that_would_round_to_zero_keep_two_digits(tmp_path):
     assert "0.00042 " in page and "share at least 0.00027 " in page
     assert "0.00042" in Study(("column",), {("a",): found}).table()
     wide = replace(found, best=replace(found.best, high=0.02))
+    smaller = replace(found.best, nats=0.00015, low=0.0001)
     assert "0.000  0.000 to 0.020" in Study(("column",), {("a",): wide}).table()
+    both = Study(("column",), {("a",): wide, ("b",): replace(found, best=smaller)}).table()
+    assert "0.00042  0.00027 to 0.020" in both and "0.00015  0.00010 to 0.002" in both
     raised = flag("disagree", {"critic": 0.0, "best": 0.00042}, method="ksg")
     assert "finds 0.00 nats on" in raised.message and "ksg says 0.00042." in raised.message
 
@@ -159,7 +166,7 @@ def test_an_estimate_of_zero_does_not_contradict_the_test():
     best = BestEstimate(0.0, 0.0, 4.09, "critic", "60 rows: a lower bound only")
     found = answer(best=best, nats=-0.01, lower=0.0, p_value=0.002)
     start = "Evidence that I(X;Y) > 0 (p = 0.002), but no estimate of its size above 0"
-    assert found.sentence() == f"{start} (nominal 95 %: 0.00 to 4.09 nats), certified ≥ 0.00"
+    assert found.sentence() == f"{start} (nominal 95 %: 0.00 to 4.09 nats), certified ≥ 0"
     assert found.meaning == {} and "Meaning" not in found.summary()
     assert replace(found, p_value=0.2).sentence().startswith("I(X;Y) ≈ 0.00 nats")
     assert replace(found, best=replace(best, nats=0.003)).sentence().startswith("I(X;Y) ≈ 0.0030")

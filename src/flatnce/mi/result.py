@@ -293,8 +293,8 @@ def number_text(value: float, decimals: int = 2) -> str:
 
 
 def limit_text(value: float, decimals: int) -> str:
-    """Format a limit, rounded down so that it is never shown larger than it is."""
-    decimals = _decimals(value / 2, decimals)
+    """Format a limit, rounded down so that it is never shown larger than it is; 0 is "0"."""
+    decimals = _decimals(value / 2, decimals) if value > SMALLEST else 0
     return number_text(math.floor(value * 10**decimals + 1e-9) / 10**decimals, decimals)
 
 

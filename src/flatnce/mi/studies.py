@@ -93,13 +93,13 @@ class Study:
         tests = {"p_value_holm": "p (Holm)", "q_value": "q"}
         if self.header == ("method",):
             tests = {"p_value": "p"}
-        lines, wanted = [], (*_INFORMATION[:4], "standard_error")
-        for row in self.rows[:most]:
+        lines, wanted, rows = [], (*_INFORMATION[:4], "standard_error"), self.rows[:most]
+        # Further digits would be chance, unless a whole interval is below a hundredth.
+        small = any(row["high"] < 0.01 for row in rows)
+        for row in rows:
             full = [row[name] for name in self.header]
             names = [name if len(name) <= named else f"{name[: named - 1]}…" for name in full]
             values = [factor * row[name] for name in wanted]
-            # Further digits would be chance, unless the whole interval is below a hundredth.
-            small = row["high"] < 0.01
             numbers = [number_text(one, 3) if small else f"{one:.3f}" for one in values]
             texts = (text.replace("nan", "–").replace("inf", "∞") for text in numbers)
             nats, low, high, lower, error = texts
