@@ -524,6 +524,7 @@ def test_transfer_without_any_set_to_transfer_to_is_refused_before_training(tmp_
     with pytest.raises(MissingData, match=r"none of the sets.*flatnce data cifar100"):
         store = Store(tmp_path / "store")
         reproduce("table-transfer", Setting("small"), tmp_path / "out", store=store)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("typed", [["demo"], ["reproduce", "fig-mi"]])
@@ -533,3 +534,21 @@ def test_a_folder_that_another_process_writes_is_refused(typed, tmp_path, capsys
         assert main([*typed, "--out", str(out)]) == 2
     assert f"{out} is being trained by another process" in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_missing_images_are_named_with_the_remedies_and_nothing_is_written(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FLATNCE_DATA", "none")
+    monkeypatch.setattr(store_module, "COMMITTED", Path("nowhere"))
+    assert main(["reproduce", "fig-mi", "--scale", "small"]) == 1
+    said = capsys.readouterr()
+    words = (
+        "flatnce data cifar10",
+        "$FLATNCE_DATA",
+        "--store PATH",
+        "benchmarks/reproduce/records",
+    )
+    assert all(word in said.err for word in words) and "root" not in said.err
+    assert not said.out and not list(tmp_path.iterdir())

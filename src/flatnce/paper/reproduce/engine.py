@@ -33,7 +33,7 @@ from flatnce.pretrain.training.config import TrainConfig, preset
 
 __all__ = ["reproduce"]
 
-KIND = "reproduce"
+KIND, MESSAGES = "reproduce", CONTENT["messages"]
 
 PAPER_NAMES = {"supervised": "Supervised", "infonce": "SimCLR", "flatnce": "FlatCLR"}
 
@@ -60,6 +60,9 @@ def reproduce(
     began, place = time.perf_counter(), Path(out)
     experiment = find_experiment(name)
     plan = plan_runs(experiment, setting)
+    if not place.exists():  # it is not made if no run can be trained
+        missing = [run for run in map(store.find, plan) if run.record is None]
+        _check_data(experiment, setting, missing)
     log = _open(place, experiment, setting)
     runs: list[TrainingRun] = []
     if experiment.shows:
@@ -119,12 +122,7 @@ def _of_runs(
     def complete(need: str) -> tuple[Findings, list[TrainingRun]]:
         missing = [run for run in map(store.find, plan) if getattr(run, need) is None]
         if missing:
-            sets = setting.pick(experiment.sets) if experiment.sets else []
-            if sets and len(missing_sets(sets, plan[0].config.data.root)) == len(sets):
-                raise MissingData(
-                    f"none of the sets to transfer to is on disk: {', '.join(sets)}; fetch one "
-                    f"with `flatnce data {sets[0]}`"
-                )
+            _check_data(experiment, setting, missing)
             store.train(missing, progress)
         runs = [store.find(run) for run in plan]
         return analyse(experiment, runs, setting), runs
@@ -134,10 +132,17 @@ def _of_runs(
     try:
         return complete("record")
     except MissingWeights as missing:
-        announce(
-            f"not recorded: {missing}; the weights are missing too, so the run is trained again"
-        )
+        announce(MESSAGES["no_weights"].format(reason=missing))
         return complete("directory")
+
+
+def _check_data(experiment: Experiment, setting: Setting, runs: Sequence[TrainingRun]) -> None:
+    """Raise if runs are to be trained without their images, or without any set to transfer to."""
+    sets = setting.pick(experiment.sets) if runs and experiment.sets else []
+    if sets and len(missing_sets(sets)) == len(sets):
+        raise MissingData(MESSAGES["no_transfer"].format(sets=", ".join(sets), first=sets[0]))
+    for reason in missing_sets([run.config.data.data for run in runs[:1]]).values():
+        raise MissingData(MESSAGES["no_images"].format(reason=reason))
 
 
 def _record_of_all(
@@ -206,10 +211,7 @@ def _base_config(experiment: Experiment, setting: Setting) -> TrainConfig:
     config = preset(settings.pop("preset"))
     if base == "imagenet":
         if (folder := setting.imagenet) is None:
-            raise ValueError(
-                "scale='paper' of this experiment pretrains on ImageNet; name its folder, which "
-                "holds train and val with one folder per class: --imagenet PATH"
-            )
+            raise ValueError(MESSAGES["no_imagenet"])
         # A path contains a slash; a name without one would be looked up in the catalogue.
         settings["data"] = folder if is_path(folder) else f"./{folder}"
     if experiment.every_checkpoint:
@@ -237,7 +239,6 @@ def _open(place: Path, experiment: Experiment, setting: Setting) -> RunLog:
     there = read_run(place)
     if there.kind != KIND or there.config != config:
         words = ", ".join(f"{name} {value}" for name, value in there.config.items())
-        raise ValueError(
-            f"out={str(place)!r} holds another {there.kind} run ({words}); name another folder"
-        )
+        said = {"place": str(place), "kind": there.kind, "config": words}
+        raise ValueError(MESSAGES["other_run"].format(**said))
     return RunLog.reopen(place, kind=KIND, step=0)

@@ -102,8 +102,8 @@ class Entry:
             found = [root / lay.folder for lay in self.layouts if (root / lay.folder).is_dir()]
             raise MissingData(
                 f"{self.name} is not in {root}; download it with `flatnce data {self.name}`, or "
-                f"give the folder of {' or '.join(lay.folder for lay in self.layouts)} (root, or "
-                f"${ROOT_VARIABLE})"
+                f"name the folder of {' or '.join(lay.folder for lay in self.layouts)} in "
+                f"${ROOT_VARIABLE}"
                 + "".join(f"; {folder} is not complete: move it away" for folder in found)
             )
         return layout

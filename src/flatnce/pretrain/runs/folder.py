@@ -187,7 +187,7 @@ def run_lock(directory: Path) -> Iterator[None]:
     """
     first = os.environ.get("RANK", "0") == "0"
     place = directory.resolve()  # one lock for every path that leads there
-    is_new = first and not place.parent.exists()
+    new = [folder for folder in place.parents if first and not folder.exists()]
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -208,9 +208,9 @@ def run_lock(directory: Path) -> Iterator[None]:
                 if first:
                     restore_earlier(place)
     finally:
-        if is_new:
-            with suppress(OSError):  # it is not empty, or gone
-                place.parent.rmdir()
+        with suppress(OSError):  # one is not empty, or gone
+            for folder in new:
+                folder.rmdir()
 
 
 def delete(*directories: Path) -> None:
