@@ -11,7 +11,14 @@ from flatnce.mi.best import BestEstimate
 from flatnce.mi.cleaning import clean
 from flatnce.mi.fitting import FittedCritic
 from flatnce.mi.readouts import Evaluation, Readout
-from flatnce.mi.result import data_flags, evaluation_flags, size_flags, training_flags
+from flatnce.mi.result import (
+    Flag,
+    data_flags,
+    estimate_of,
+    evaluation_flags,
+    size_flags,
+    training_flags,
+)
 
 
 def table(rows=200, columns=2, seed=0):
@@ -88,6 +95,25 @@ NUMBERS = {
 @pytest.mark.parametrize("given, names", NUMBERS.values(), ids=NUMBERS)
 def test_numbers_raise_what_they_deserve(given, names):
     assert tuple(flag.name for flag in given) == names
+
+
+@pytest.mark.parametrize(
+    "lower, p_value, given, raised",
+    [
+        (0.0004, 1.0, (), True),
+        (0.0004, 0.051, (), True),
+        (0.0004, 0.05, (), False),
+        (0.0, 1.0, (), False),
+        (0.0004, 1.0, (Flag("dependent", "Nearby rows are alike."),), False),
+    ],
+)
+def test_a_limit_above_zero_and_a_test_that_finds_nothing_disagree(lower, p_value, given, raised):
+    readouts = {"infonce": readout("infonce", 0.001)}
+    evaluation = Evaluation(readouts, lower, p_value, 999, 6.2, 120.0, (500,), 500)
+    rest = {"method": "auto", "cleaning": CLEAN.report, "split": {}, "settings": {}}
+    found = estimate_of(evaluation, given, **rest, seconds=0.0)
+    assert found.flagged("unconfirmed") == raised and found.flags[: len(given)] == given
+    assert not raised or "fewer than 10 rows" in found.flags[-1].message
 
 
 # --- Data ----------------------------------------------------------------------------------------

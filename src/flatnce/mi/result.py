@@ -130,9 +130,8 @@ class Estimate:
         found["correlation"] = math.sqrt(-math.expm1(-2 * nats))
         for name, (values, entropy) in self.cleaning.labels.items():
             top = math.inf if self.best is None else self.best.high
-            accuracy = highest_accuracy(top, entropy, values)
-            label = {"values": values, "entropy": entropy, "share": min(nats / entropy, 1.0)}
-            found[name] = {**label, "accuracy": accuracy}
+            found[name] = {"values": values, "entropy": entropy, "share": min(nats / entropy, 1.0)}
+            found[name]["accuracy"] = highest_accuracy(top, entropy, values)
         return found
 
     def in_other_words(self, unit: str = "nats") -> list[str]:
@@ -143,8 +142,7 @@ class Estimate:
             alike = f"two normal columns with correlation {number_text(known['correlation'])}"
             lines.append(f"Meaning: {bits}{alike} share as much.")
         # Of an interval from 0 on without evidence, as of a few rare rows, any share is chance.
-        best, sure = self.best, self.p_value <= 0.05
-        sure = sure or best is None or best.low > SMALLEST
+        sure = self.p_value <= 0.05 or self.best is None or self.best.low > SMALLEST
         for name, label in ((name, known[name]) for name in self.cleaning.labels if known):
             entropy = f"{label['values']} values, {number_text(label['entropy'] * factor)} {unit}"
             said = f"Label {name}: {label['share']:.0%} of its entropy ({entropy})."
@@ -239,6 +237,8 @@ def estimate_of(evaluation: Evaluation, flags: tuple[Flag, ...], **rest: Any) ->
     """
     primary = evaluation.readouts["infonce"]
     dependent = any(flag.name == "dependent" for flag in flags)
+    if not dependent and evaluation.lower > SMALLEST and evaluation.p_value > 0.05:
+        flags += (flag("unconfirmed", p=p_value_in_words(evaluation.p_value)),)
     return Estimate(
         nats=primary.nats,
         standard_error=primary.standard_error,
