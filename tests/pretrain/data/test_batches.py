@@ -161,6 +161,8 @@ def test_a_fraction_that_leaves_a_class_without_images_is_refused():
     with pytest.raises(ValueError, match=r"fraction=0.01 leaves class 1, which has 30 .* 0.017"):
         label_fraction(labels, 0.01, seed=0)
     assert torch.bincount(labels[label_fraction(labels, 0.017, seed=0)])[1] == 1
+    with pytest.raises(ValueError, match=r"class 1, which has 1 image, without any"):
+        label_fraction(torch.tensor([0] * 500 + [1]), 0.01, seed=0)
 
 
 @pytest.mark.parametrize(

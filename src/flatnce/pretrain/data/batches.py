@@ -16,7 +16,7 @@ from jaxtyping import Int64
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_convert
 
-from flatnce.messages import check_at_least, check_choice
+from flatnce.messages import check_at_least, check_choice, counted
 from flatnce.pretrain.data.augmentation import draws
 from flatnce.pretrain.data.catalog import DECODERS, UnreadableImage
 from flatnce.pretrain.data.crops import DeviceCrops, crop_files
@@ -84,8 +84,8 @@ def label_fraction(labels: Tensor, fraction: float, seed: int) -> Int64[Tensor, 
         keep = math.floor(fraction * size + 0.5)
         if size and not keep:
             raise ValueError(
-                f"fraction={fraction} leaves class {number}, which has {size} images, without "
-                f"any; use at least {math.ceil(500 / size) / 1000:g}"
+                f"fraction={fraction} leaves class {number}, which has {counted(size, 'image')}, "
+                f"without any; use at least {math.ceil(500 / size) / 1000:g}"
             )
         drawn.append(members[:keep])
     return torch.cat(drawn).sort().values

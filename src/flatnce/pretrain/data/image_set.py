@@ -212,7 +212,7 @@ def naming(path: str) -> Iterator[None]:
     except (*FAULTS, pillow.DecompressionBombError) as error:
         raise UnreadableImage(
             f"{path} cannot be read as an image ({str(error).partition(' <_io')[0]}); replace or "
-            "remove it. Training and evaluation leave such files out with skip_unreadable=True"
+            "remove it; train and evaluate skip it with --skip-unreadable (skip_unreadable=True)"
         ) from error
 
 
