@@ -37,7 +37,24 @@ def test_a_figure_is_drawn_without_training(name, scale, committed, tmp_path, mo
         monkeypatch.setattr(engine, "analyse", lambda *_: pytest.fail("trained"))
     out = reproduce(name, Setting(scale), tmp_path / "out", store=committed)
     assert read_run(out).results["rows"] and not committed.folder.exists()
-    assert "<svg" in reproduce_page(out).read_text(encoding="utf-8")
+    page = reproduce_page(out).read_text(encoding="utf-8")
+    assert "<svg" in page
+    assert "`" not in re.sub("<script>.*?</script>", "", page, flags=re.DOTALL)
+    configs = [run.config for run in plan_runs(EXPERIMENTS[name], Setting(scale))]
+    shared = {
+        "batch size": {config.run.batch_size for config in configs},
+        "temperature": {
+            config.loss.temperature if config.loss.ess is None else None for config in configs
+        },
+        "epochs": {config.run.epochs for config in configs},
+    }
+    stated = [
+        f"{label} {values.pop()}"
+        for label, values in shared.items()
+        if len(values) == 1 and None not in values
+    ]
+    assert not stated or f"All runs have {', '.join(stated)}<" in page
+    assert stated or "All runs have" not in page
 
 
 def test_the_page_of_experiments_quotes_figures_1_and_5(committed, tmp_path):

@@ -27,8 +27,9 @@ from flatnce.paper.reproduce.runs import MissingWeights, Runs
 from flatnce.paper.reproduce.store import Progress, Store
 from flatnce.pretrain.data import MissingData, is_path
 from flatnce.pretrain.evaluation import missing_sets
+from flatnce.pretrain.page.compare import settings_text
 from flatnce.pretrain.runs.log import RunLog, read_run
-from flatnce.pretrain.runs.records import FORMAT_VERSION, key_of
+from flatnce.pretrain.runs.records import FORMAT_VERSION, key_of, settings_of
 from flatnce.pretrain.training.config import TrainConfig, preset
 
 __all__ = ["reproduce"]
@@ -72,6 +73,10 @@ def reproduce(
         findings, runs = _of_runs(experiment, setting, plan, store, progress, announce)
         records = [run.record for run in runs]
     notes = [CONTENT["imagenet_note"]] if experiment.base == "imagenet" else []
+    trained = [settings_of(record) for record in records]
+    held = {"temperature": None} if any(one.get("ess") for one in trained) else {}
+    same = {name: {(one | held).get(name) for one in trained} for name in CONTENT["shared"]}
+    shared = {name: one.pop() for name, one in same.items() if len(one) == 1 and None not in one}
     origin = records[0]["environment"] if records else environment(setting.seeds)
     devices = dict.fromkeys(record["environment"]["device"] for record in records)
     command = ["flatnce", "reproduce", experiment.name, "--scale", setting.scale]
@@ -86,6 +91,7 @@ def reproduce(
             "scale_shows": {**CONTENT["scales"], **experiment.shows}[setting.scale],
             "trains_itself": bool(experiment.shows),
             "seeds": list(setting.seeds),
+            "shared": settings_text(shared),
             "seconds": round(time.perf_counter() - began, 1),
             "environment": {
                 **origin,

@@ -57,6 +57,8 @@ def _page(results: Plain) -> Page:
     caption = f"± is the standard deviation over {len(seeds)} seeds"
     if len(seeds) == 1 or not trained:
         caption = "One seed" if trained else "Nothing was trained for this"
+    if shared := results.get("shared"):
+        caption += f". All runs have {shared}"
     sections = [Section("Results", prose, table_of(results["rows"], caption))]
     if results["pictures"]:
         figures = [draw(picture) for picture in results["pictures"]]

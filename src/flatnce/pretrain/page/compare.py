@@ -17,7 +17,7 @@ from flatnce.report.charts import Axis, Line, forest_chart
 from flatnce.report.page import Figure, Page, Paragraph, Section, Table, origin_of
 from flatnce.report.text import OBJECTIVES, UNITS, VARIABLES
 
-__all__ = ["TEXT", "Comparison", "by_name", "compare_runs", "difference_columns"]
+__all__ = ["TEXT", "Comparison", "by_name", "compare_runs", "difference_columns", "settings_text"]
 
 MOST_PLACES = 14  # rows of a forest plot that can be read
 MOST_SAID = 4  # contrasts in the first sentence
@@ -277,10 +277,7 @@ def _read_runs(directories: Sequence[str | Path]) -> list[Run]:
         kept = {k: v for k, v in run.settings.items() if k not in BOOKKEEPING}
         other = seen.setdefault(repr(kept), run)
         if other is not run:
-            raise ValueError(
-                f"{other.directory} and {run.directory} have the same settings and seed; "
-                "leave one out"
-            )
+            raise ValueError(TEXT["twins"].format(other.directory, run.directory))
     return runs
 
 

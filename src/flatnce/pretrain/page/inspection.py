@@ -125,10 +125,7 @@ def _similarities(bench: Bench, images: AnySet) -> dict[str, Any]:
     z1, z2 = bench.embed(images, views)
     cosines = (normalize(z1.float(), dim=1) @ normalize(z2.float(), dim=1).T).cpu()
     if not bool(cosines.isfinite().all()):
-        raise ValueError(
-            "the embeddings hold NaN or infinite values: the network has diverged; name an "
-            "earlier checkpoint with step"
-        )
+        raise ValueError(TEXT["not_finite"])
     same = torch.eye(len(cosines), dtype=torch.bool)
     kinds = {"positive": cosines[same], "negative": cosines[~same]}
     edges = torch.linspace(-1, 1, 51)
@@ -212,9 +209,7 @@ def inspection_sections(found: Inspection | None, name: str) -> tuple[Section, l
         encoder = Section("The encoder", [about], figures=[_histogram(found), _embedding(found)])
         return encoder, [_neighbour_section(found)] if found["neighbours"] else []
     except (LookupError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(
-            f"{FILE} of {name} is damaged ({error!r}); remove it and report again"
-        ) from error
+        raise ValueError(TEXT["damaged"].format(FILE, name, error)) from error
 
 
 def _neighbour_section(found: Inspection) -> Section:
