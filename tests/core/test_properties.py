@@ -38,7 +38,7 @@ PATTERNS = ("normal", "equal", "agreeing", "opposed", "integers", "large", "tiny
 READERS: dict[str, Callable[..., Tensor]] = {
     entry.function: getattr(F, entry.function) for entry in OBJECTIVES.values() if entry.function
 }
-DUE = "zero vector|no negative|has 1 row|no anchor has a positive|false_negatives is about"
+DUE = "zero vector|no negative|has 1 row|no anchor has a positive|false_negatives selects among"
 temperatures = st.floats(0.01, 10.0)
 powers = st.one_of(
     st.sampled_from([1.0, 1.0, 0.0, math.inf, -math.inf]),

@@ -238,7 +238,7 @@ def test_a_file_that_cannot_be_read_is_named_once_with_what_to_do(encoder, tmp_p
     assert main(["embed", "first", "bad"]) == 1
     said = capsys.readouterr().err
     assert said.count("cannot be read") == 1 and "torn.png" in said
-    assert "replace or remove it. Training and evaluation leave such files out" in said
+    assert "replace or remove it; train and evaluate skip it with --skip-unreadable" in said
 
 
 @pytest.mark.parametrize(

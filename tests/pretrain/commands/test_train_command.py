@@ -234,7 +234,7 @@ def test_images_without_labels_are_trained_on_and_not_evaluated(capsys, tmp_path
     assert [one["name"] for one in read_run("runs/flat").results["evaluations"]] == ["mi"]
     assert main(["evaluate", "flat", "--protocol", "knn"]) == 2
     said = capsys.readouterr().err
-    assert "--protocol knn needs labels" in said and "take mi" in said
+    assert "--protocol knn needs labels" in said and "use mi" in said
     assert main(["train", "./photos", *typed, "--replace", "--evaluate", "knn", "mi"]) == 0
     assert "There are no labels" in capsys.readouterr().out
     assert [one["name"] for one in read_run("runs/flat").results["evaluations"]] == ["mi"]
