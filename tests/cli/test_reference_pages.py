@@ -12,6 +12,7 @@ import torch
 
 from flatnce import FlatNCE, Monitor
 from flatnce.cli import COMMANDS, HOMES
+from flatnce.core.diagnostics import verdict
 from flatnce.pretrain import preset, train
 from flatnce.pretrain.runs.log import read_run
 from paths import ROOT
@@ -88,6 +89,12 @@ def test_the_page_names_exactly_the_keys_of_a_monitor():
     monitor.update(loss_fn.last)
     # `step` is on every line of a run, and so not in the table again.
     assert set(monitor.compute()) == keys_under("Monitor") | {"step"}
+
+
+def test_the_page_names_every_verdict_that_a_line_may_hold():
+    (row,) = [line for line in KEYS_PAGE.splitlines() if line.startswith("| `verdict` | `")]
+    every = [rule.kind for rule in (*verdict.RULES, verdict.HEALTHY, verdict.UNDECIDED)]
+    assert re.findall(r"`([a-z ]+)`", row)[1:] == every
 
 
 def test_the_page_names_the_keys_of_results(small_run):
