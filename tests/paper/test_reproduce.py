@@ -552,3 +552,27 @@ def test_missing_images_are_named_with_the_remedies_and_nothing_is_written(
     )
     assert all(word in said.err for word in words) and "root" not in said.err
     assert not said.out and not list(tmp_path.iterdir())
+
+
+def files_of(place: Path) -> dict[str, bytes]:
+    return {one.name: one.read_bytes() for one in place.iterdir()}
+
+
+def test_a_result_that_cannot_be_made_again_without_images_stays(tmp_path, monkeypatch, capsys):
+    out = tmp_path / "out"
+    RunLog(out, kind="reproduce", config={"recipe": "fig-mi", "scale": "small"}).finish(
+        {"rows": []}
+    )
+    before = files_of(out)
+    monkeypatch.setenv("FLATNCE_DATA", str(tmp_path / "none"))
+    monkeypatch.setattr(store_module, "COMMITTED", Path("nowhere"))
+    assert main(["reproduce", "fig-mi", "--scale", "small", "--out", str(out)]) == 1
+    assert not capsys.readouterr().out and files_of(out) == before
+
+
+def test_an_earlier_result_stays_until_there_is_a_new_one(copy, monkeypatch):
+    before = files_of(copy / "out")
+    monkeypatch.setattr(store_module, "sweep", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        fig_ess(copy, 0, 1, 2)
+    assert files_of(copy / "out") == before

@@ -61,10 +61,8 @@ def reproduce(
     began, place = time.perf_counter(), Path(out)
     experiment = find_experiment(name)
     plan = plan_runs(experiment, setting)
-    if not place.exists():  # it is not made if no run can be trained
-        missing = [run for run in map(store.find, plan) if run.record is None]
-        _check_data(experiment, setting, missing)
-    log = _open(place, experiment, setting)
+    missing = [run for run in map(store.find, plan) if run.record is None]
+    log = _open(place, experiment, setting, missing)
     runs: list[TrainingRun] = []
     if experiment.shows:
         records = [_record_of_all(experiment, setting, store, announce)]
@@ -80,7 +78,7 @@ def reproduce(
     origin = records[0]["environment"] if records else environment(setting.seeds)
     devices = dict.fromkeys(record["environment"]["device"] for record in records)
     command = ["flatnce", "reproduce", experiment.name, "--scale", setting.scale]
-    log.finish(
+    (log or RunLog.reopen(place, kind=KIND, step=0)).finish(
         {
             "recipe": experiment.name,
             "paper": experiment.paper,
@@ -238,13 +236,15 @@ def amount_of_work(plan: Sequence[TrainingRun]) -> str:
 # The folder.
 
 
-def _open(place: Path, experiment: Experiment, setting: Setting) -> RunLog:
+def _open(
+    place: Path, experiment: Experiment, setting: Setting, missing: Sequence[TrainingRun]
+) -> RunLog | None:
+    """Make the folder; None if it holds an earlier result, which stays until the new one."""
     config = {"recipe": experiment.name, "scale": setting.scale}
-    if not (place / "config.json").is_file():
-        return RunLog(place, kind=KIND, config=config, seeds=setting.seeds)
-    there = read_run(place)
-    if there.kind != KIND or there.config != config:
+    there = read_run(place) if (place / "config.json").is_file() else None
+    if there is not None and (there.kind != KIND or there.config != config):
         words = ", ".join(f"{name} {value}" for name, value in there.config.items())
         said = {"place": str(place), "kind": there.kind, "config": words}
         raise ValueError(MESSAGES["other_run"].format(**said))
-    return RunLog.reopen(place, kind=KIND, step=0)
+    _check_data(experiment, setting, missing)
+    return RunLog(place, kind=KIND, config=config, seeds=setting.seeds) if there is None else None
