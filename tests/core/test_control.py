@@ -421,19 +421,29 @@ def test_a_controller_takes_arguments_up_to_their_ends(accepted, refused, words)
         EssController(**{"target": 0.3, **refused})
 
 
-WRONG_TARGETS = """
-from flatnce import EssController
-for target in ("0.3", None):
+TARGETS = """
+from fractions import Fraction
+import numpy as np
+import torch
+from flatnce import EssController, FlatNCE
+right = np.float32(0.25), np.float64(0.25), np.int64(1), Fraction(1, 4), torch.tensor(0.25)
+for target in right:
+    controller = EssController(target=target)
+    assert type(controller.target) is float and controller.target == float(target)
+    FlatNCE(controller)(torch.eye(4), torch.eye(4))
+wrong = "0.3", None, True, np.True_, torch.tensor(True), np.array([0.3]), torch.tensor([0.3])
+for target in (*wrong, np.float32("nan"), np.float32(1.5), torch.tensor(0.0)):
     try:
         EssController(target=target)
     except ValueError as error:
-        print(error)
+        assert str(error) == f"target={target!r} is not an ESS; pass a number in (0, 1]"
+    else:
+        raise AssertionError(target)
 """
 
 
-def test_a_target_that_is_no_number_is_refused_at_once():
-    shown = "target={} is not an ESS; pass a number in (0, 1]\n"
-    assert run_forked(WRONG_TARGETS) == shown.format("'0.3'") + shown.format(None)
+def test_a_target_is_any_real_number_and_anything_else_is_refused_at_once():
+    run_forked(TARGETS)
 
 
 def test_a_schedule_takes_at_least_one_step():

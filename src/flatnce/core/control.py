@@ -7,7 +7,8 @@ stay on the device, so a step can be compiled or captured in a CUDA graph.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from numbers import Real
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -97,8 +98,12 @@ class EssController:
     highest: float = 1e3
 
     def __post_init__(self) -> None:
-        is_ess = isinstance(self.target, int | float) and 0 < self.target <= 1
-        if not (is_ess or isinstance(self.target, Schedule)):
+        number: Any = self.target
+        if isinstance(number, Tensor) and number.ndim == 0:
+            number = number.item()
+        if isinstance(number, Real) and not isinstance(number, bool) and 0 < float(number) <= 1:
+            object.__setattr__(self, "target", float(number))
+        elif not isinstance(self.target, Schedule):
             raise ValueError(f"target={self.target!r} is not an ESS; pass a number in (0, 1]")
         if not 0 < self.rate < 1:
             raise ValueError(f"rate={self.rate} must lie in (0, 1); the paper's is 0.01")
@@ -110,7 +115,7 @@ class EssController:
 
     def target_at(self, step: Tensor) -> float | Float[Tensor, ""]:
         """The target at a step count; a tensor if it is a schedule."""
-        return float(self.target) if isinstance(self.target, int | float) else self.target.at(step)
+        return self.target if isinstance(self.target, float) else self.target.at(step)
 
     def factor(self, excess: Float[Tensor, ""] | float) -> Float[Tensor, ""] | float:
         """What β is multiplied by for a − target·b; 1 for a tensor that is not a number."""
@@ -125,25 +130,20 @@ def solve_for_ess(
     target: float | Float[Tensor, ""],
     like: Tensor,
     *,
-    lowest: float = 1e-3,
-    highest: float = 1e5,
     iterations: int = 40,
 ) -> Float[Tensor, ""]:
     """The inverse temperature at which a decreasing ESS meets a target, by bisection of log β.
 
-    Outside the bracket the nearer end is returned. 40 halvings leave a relative error of about
-    2e-11, without a host read.
+    β is searched from 1e-3 to 1e5; beyond them the nearer end is returned. 40 halvings leave a
+    relative error of about 2e-11, without a host read.
 
     Arguments:
         ess_at: ESS at an inverse temperature.
         target: Wanted ESS.
         like: Gives dtype and device.
-        lowest: Smallest β.
-        highest: Largest β.
         iterations: Number of halvings.
     """
-    low = torch.full((), math.log(lowest), dtype=like.dtype, device=like.device)
-    high = torch.full((), math.log(highest), dtype=like.dtype, device=like.device)
+    low, high = (like.new_full((), math.log(end)) for end in (1e-3, 1e5))
     for _ in range(iterations):
         middle = (low + high) / 2
         too_flat = ess_at(middle.exp()) > target
