@@ -69,6 +69,29 @@ def refused(*cases: tuple[str, ...]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("call", "parts"), found, ids=[case[0] for case in cases])
 
 
+UNKNOWN = """
+import flatnce
+typed = "FlatNCE(tau=0.1)", "InfoNCE(temprature=0.1)", "HolderFlatNCE(gama=2)", "SigLIP(tau=1)"
+for call in typed:
+    try:
+        eval(f"flatnce.{call}")
+    except TypeError as error:
+        print(error)
+"""
+OPTIONS = "layout, form, queue, in_batch, gather, normalize, kernel, temperature_gradient"
+
+
+def test_an_argument_that_an_objective_does_not_have_is_named_with_those_that_it_has():
+    assert run_forked(UNKNOWN).splitlines() == [
+        f"FlatNCE has no argument 'tau'; it takes temperature, value, {OPTIONS}",
+        "InfoNCE has no argument 'temprature'; did you mean 'temperature'? "
+        f"it takes temperature, {OPTIONS}",
+        "HolderFlatNCE has no argument 'gama'; did you mean 'gamma'? "
+        f"it takes temperature, gamma, {OPTIONS}",
+        f"SigLIP has no argument 'tau'; it takes temperature, bias, {OPTIONS}",
+    ]
+
+
 # Names that the calls of the tables use.
 NAMES = {
     **{name: getattr(F, name) for name in F.__all__},

@@ -83,13 +83,11 @@ class Diagnosis:
         return html_card(f"{self.subject}: {self.verdict}", facts, items)
 
 
-def finding(
-    kind: str, *, since: int | None = None, within: str = "found", **values: Any
-) -> Finding:
+def finding(kind: str, *, within: str = "found", **values: Any) -> Finding:
     """The finding of that kind, in the words of ``findings.toml``."""
     words = _CATALOGUE[within][kind]
     remedies = tuple(remedy.format(**values) for remedy in words.get("remedies", ()))
-    return Finding(kind.format(**values), words["evidence"].format(**values), remedies, since)
+    return Finding(kind.format(**values), words["evidence"].format(**values), remedies)
 
 
 def not_known(kind: str, **values: Any) -> str:

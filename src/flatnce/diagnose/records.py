@@ -80,8 +80,8 @@ def examine_run(
     findings: list[Finding] = []
     if (status := run_status(run)).failure:
         kind = "diverged" if status.diverged else "failed"
-        found = finding(kind, since=status.step, within="run", message=status.failure)
-        findings.append(replace(found, kind="failed"))
+        found = finding(kind, within="run", message=status.failure)
+        findings.append(replace(found, kind="failed", since=status.step))
     if history:
         numbers = {k: v for k, v in history[-1].items() if math.isfinite(v)} | numbers
         seen = int(history[-1].get("steps", 1)) * config.run.batch_size

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from inspect import getfullargspec
 from typing import Any, ClassVar, Literal, TypeAlias, TypedDict
 
 import torch
@@ -34,7 +35,7 @@ from flatnce.core.pairs import (
     two_tower,
     with_queue,
 )
-from flatnce.messages import check_choice
+from flatnce.messages import check_choice, did_you_mean
 
 __all__ = ["Batch", "Layout", "Objective", "OwnView", "TwoTower", "TwoView"]
 
@@ -136,12 +137,12 @@ class TwoView(Layout):
 
     def pairs(self, batch: Batch) -> Pairs | tuple[Pairs, ...]:
         """All rows are anchors; with a queue only the first view's."""
-        if batch.labels is not None:
+        if batch.labels is not None and batch.ids is None and batch.queue is None:
             return _labelled(batch, batch.labels)
         options = {"ids": batch.ids, **batch.options}
         if batch.queue is not None:
             return with_queue(*_two_views(batch), batch.queue, in_batch=batch.in_batch, **options)
-        _check_second_view(batch)
+        _check_views(batch)
         return multi_view(batch.views, form=batch.form or "each", **options)
 
     def plain(self, batch: Batch) -> Plain | None:
@@ -174,9 +175,7 @@ class OwnView(Layout):
 
 
 def _two_views(batch: Batch) -> tuple[Tensor, Tensor]:
-    if batch.labels is not None:
-        raise _labels_refused()
-    _check_second_view(batch)
+    _check_views(batch)
     if len(batch.views) > 2:
         raise ValueError(
             f"{len(batch.views)} views were given; a queue and two towers take two views, so use "
@@ -189,23 +188,19 @@ LAYOUTS: dict[str, type[Layout]] = {layout.name: layout for layout in (TwoView, 
 """Layouts by name; each objective makes its own instance."""
 
 
-def _check_second_view(batch: Batch) -> None:
+def _check_views(batch: Batch) -> None:
+    if batch.labels is not None:
+        raise ValueError(
+            "labels cannot be combined with ids or a queue, and need layout='two_view'; leave out "
+            "ids and the queue, and use layout='two_view'"
+        )
     if len(batch.views) == 1:
         raise ValueError("z2 is missing; pass the second view, or labels for one view")
-
-
-def _labels_refused() -> ValueError:
-    return ValueError(
-        "labels cannot be combined with ids or a queue, and need layout='two_view'; leave out ids "
-        "and the queue, and use layout='two_view'"
-    )
 
 
 def _labelled(batch: Batch, labels: Tensor) -> Pairs:
     """The pairs of all views, each row with its sample's label."""
     views = batch.views
-    if batch.queue is not None or batch.ids is not None:
-        raise _labels_refused()
     for place, view in enumerate(views[1:], start=2):
         Arguments(batch.normalize, batch.gather).same_batch(f"z{place}", view, "z1", views[0])
     check_integers("labels", labels, len(views[0]))
@@ -283,8 +278,14 @@ class Objective(nn.Module, ABC):
         normalize: bool = True,
         kernel: str = "auto",
         temperature_gradient: Literal["infonce", "own"] = "infonce",
+        **unknown: None,
     ) -> None:
         super().__init__()
+        for name in unknown:
+            known = [getfullargspec(kind) for kind in type(self).__mro__]
+            taken = dict.fromkeys(one for k in known for one in (*k.args[1:], *k.kwonlyargs))
+            hint = did_you_mean(name, taken, then=f"it takes {', '.join(taken)}")
+            raise TypeError(f"{type(self).__name__} has no argument {name!r}; {hint}")
         check_choice("temperature_gradient", temperature_gradient, ("infonce", "own"))
         check_choice("kernel", kernel, ("auto", *KERNELS))
         check_choice("form", form, (None, "each", "out", "in"))
