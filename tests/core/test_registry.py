@@ -136,6 +136,17 @@ def test_the_layout_is_that_of_the_class(entry):
 
 
 @every_entry
+def test_the_class_says_as_the_entry_whether_the_scale_is_learned(entry):
+    loss_fn = made(entry)
+    assert entry.learns_scale is loss_fn.learns_scale, f"learns_scale of {entry.name}"
+    if entry.learns_scale:
+        with pytest.raises(ValueError, match=f"{entry.class_name} learns its own scale"):
+            loss_fn.temperature = flatnce.EssController(0.3)
+    else:
+        loss_fn.temperature = flatnce.EssController(0.3)
+
+
+@every_entry
 def test_the_gradient_of_a_positive_that_wins_lives_as_the_entry_says(entry):
     z = (torch.eye(4) - 0.25).double()
     leaf = (z + 0.02 * random(4, 4, seed=1)).requires_grad_()

@@ -17,7 +17,6 @@ from torch.utils.checkpoint import checkpoint
 
 from flatnce.core import distributed, faults
 from flatnce.core.direct import PlainRows, check_batches
-from flatnce.core.faults import raise_or_flag
 from flatnce.core.kernels import DENSE_LIMIT, choose_kernel, fused_is_better
 from flatnce.core.kernels.statistics import RowStatistics, statistics_of_scores
 from flatnce.core.pairs import Arguments, Form, Pairs, operands_for
@@ -224,7 +223,7 @@ def inverse_temperature(
             )
         value = temperature.reshape(()).to(device=device, dtype=dtype)
         bad = ~((value > 0) & torch.isfinite(value))
-        return value.reciprocal(), raise_or_flag(shown=value.detach(), temperature=bad)
+        return value.reciprocal(), faults.raise_or_flag(shown=value.detach(), temperature=bad)
     if not (isinstance(temperature, Real) and faults.LEAST_TEMPERATURE < temperature < math.inf):
         raise ValueError(f"temperature={temperature!r}: {faults.FAULTS['temperature']}")
     beta = 1.0 / float(temperature)
@@ -249,7 +248,7 @@ def _reduce(
     finite = torch.isfinite(negatives.lse2) & torch.isfinite(2 * positive)
     own = None if statistic is None else _sum_of_terms(pairs, beta, statistic, kernel)
     finite = finite if own is None else finite & torch.isfinite(own)
-    bad = raise_or_flag(no_negatives=negatives.count == 0, nonfinite=~finite)
+    bad = faults.raise_or_flag(no_negatives=negatives.count == 0, nonfinite=~finite)
     found = faults.combine(pairs.faults, found, lost, bad)
     plain = None
     if power != 1:
@@ -358,7 +357,7 @@ def _weight(
     present = (positives.count > 0).to(positives.lse.dtype)
     share = distributed.mean(present.mean()) if pairs.gathered else present.mean()
     tiny = torch.finfo(share.dtype).tiny  # a share of 0 is reported, and must not divide
-    return present / share.clamp_min(tiny), raise_or_flag(no_positives=share == 0)
+    return present / share.clamp_min(tiny), faults.raise_or_flag(no_positives=share == 0)
 
 
 def _sum_of_terms(
@@ -455,7 +454,7 @@ def contrast_from_logits(logits: Tensor, target: Tensor) -> Contrast:
     positive = scores.gather(1, column)[:, 0]
     masked = scores == -torch.inf
     found = statistics_of_scores(scores, own | masked)
-    flags = raise_or_flag(
+    flags = faults.raise_or_flag(
         nonfinite=(~torch.isfinite(scores) & ~masked).any(dim=1),
         target=outside | (positive == -torch.inf),
         no_negatives=found.count == 0,
@@ -496,7 +495,7 @@ def importance_weights(
         blocks.append(scores.masked_fill(pairs.positive_keys.block(), -torch.inf))
     pool = torch.cat(blocks, dim=1)
     empty = (pool == -torch.inf).all(dim=1)
-    raise_or_flag(no_negatives=empty)
+    faults.raise_or_flag(no_negatives=empty)
     return torch.where(empty[:, None], 0.0, pool.softmax(dim=1))
 
 

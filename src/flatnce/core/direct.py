@@ -17,7 +17,6 @@ from torch.nn import Parameter
 from torch.nn.functional import softplus
 
 from flatnce.core import faults
-from flatnce.core.faults import LEAST_NORM, is_transformed
 from flatnce.core.kernels import DENSE_LIMIT
 from flatnce.core.pairs import Arguments, check_embeddings
 
@@ -73,7 +72,7 @@ def direct_size(left: Tensor, right: Tensor, layout: str, captured: bool) -> int
     b = left.shape[0]
     if b < 2 or type(left) not in DIRECT_TYPES or type(right) not in DIRECT_TYPES:
         return 0
-    if is_transformed(left) or is_transformed(right):
+    if faults.is_transformed(left) or faults.is_transformed(right):
         return 0
     scores = 4 * b * b if layout == "views" else b * b
     if not left.is_cuda:
@@ -178,7 +177,7 @@ class PlainRows:
         if self.norms is None:
             return math.isfinite(loss.item() + self.positive.sum().item())
         least, most = self.norms.aminmax()
-        long_enough = least.item() >= LEAST_NORM[self.norms.dtype]  # false for NaN
+        long_enough = least.item() >= faults.LEAST_NORM[self.norms.dtype]  # false for NaN
         return long_enough and math.isfinite(loss.item() + most.item())
 
     def faults(self) -> Tensor | None:
@@ -190,7 +189,7 @@ class PlainRows:
             finite = finite & torch.isfinite(self.norms).all()
         found = {"nonfinite": ~finite}
         if self.norms is not None:
-            found["zero_vector"] = (self.norms < LEAST_NORM[self.norms.dtype]).any()
+            found["zero_vector"] = (self.norms < faults.LEAST_NORM[self.norms.dtype]).any()
         if self.bias is not None:
             found["no_negatives"] = (self.count() == 0).any()
         if isinstance(self.beta, Tensor):

@@ -22,7 +22,6 @@ from torch import Tensor, nn
 
 from flatnce.core import distributed, faults
 from flatnce.core.buffers import copy_buffer
-from flatnce.core.faults import FAULTS
 from flatnce.core.selection import (
     EXCLUDED,
     FIRST,
@@ -276,7 +275,7 @@ class KeyQueue(nn.Module):
         self.register_buffer("ids", torch.full((size,), EXCLUDED, dtype=torch.long))
         self.register_buffer("position", torch.zeros((), dtype=torch.long))
         # Faults of keys that could not be checked at once; raised when the keys are next used.
-        clear = torch.zeros(len(FAULTS), dtype=torch.bool)
+        clear = torch.zeros(len(faults.FAULTS), dtype=torch.bool)
         self.register_buffer("faults", clear, persistent=False)
 
     def __len__(self) -> int:

@@ -314,8 +314,7 @@ def _by_size(results: Mapping[str, Any]) -> dict[int, list[Plain]]:
 
 def _focus(results: Mapping[str, Any]) -> Plain:
     """Of the smallest K, the temperature at which InfoNCE is furthest behind."""
-    smallest = min(case["candidates"] for case in results["cases"])
-    cases = [case for case in results["cases"] if case["candidates"] == smallest]
+    cases = next(iter(_by_size(results).values()))
     return max(cases, key=lambda case: float(case["difference"]["mean"]))
 
 

@@ -304,6 +304,9 @@ class Objective(nn.Module, ABC):
     """Whether kernels are chosen as in a captured CUDA graph; set before warm-up steps, so that
     they compute the same numbers as the captured ones."""
 
+    learns_scale: ClassVar[bool] = False
+    """Whether the scale is learned from the start, so that the temperature cannot be replaced."""
+
     closed_form: ClassVar[ClosedForm | None] = None
     """The loss in closed form, if plain batches have one; see :mod:`flatnce.core.direct`."""
 
@@ -448,6 +451,11 @@ class Objective(nn.Module, ABC):
 
     @temperature.setter
     def temperature(self, temperature: Temperature) -> None:
+        if self.learns_scale:
+            raise ValueError(
+                f"temperature cannot be set: {type(self).__name__} learns its own scale, which a "
+                "controller, a schedule or another number cannot replace; build a new one"
+            )
         self.temperature_source = TemperatureSource(temperature)
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -580,6 +580,8 @@ class SigLIP(Objective):
         0.6933
     """
 
+    learns_scale = True
+
     def __init__(
         self, temperature: Temperature = 0.1, *, bias: float = -10.0, **options: Unpack[Options]
     ) -> None:
@@ -600,19 +602,6 @@ class SigLIP(Objective):
         options["temperature_gradient"] = "own"
         super().__init__(learned, **options)
         self.bias = nn.Parameter(torch.tensor(float(bias)))
-
-    @property
-    def temperature(self) -> float | Tensor:
-        """One over the scale now; it cannot be replaced."""
-        now: float | Tensor = self.temperature_source()
-        return now
-
-    @temperature.setter
-    def temperature(self, temperature: Temperature) -> None:
-        raise ValueError(
-            "temperature cannot be set: SigLIP learns its own scale, which a controller, a "
-            "schedule or another number cannot replace; build a new SigLIP"
-        )
 
     def statistic(  # type: ignore[override]
         self, scores: Float[Tensor, "n k"], *, positive: bool, bias: Float[Tensor, ""]
