@@ -581,6 +581,18 @@ def test_a_temperature_is_corrected_to_the_target_of_the_objective():
     assert PEAKED_ESS < min(map(ess_target, OBJECTIVES))
 
 
+@pytest.mark.parametrize(("kind", "start"), [("peaked", "higher"), ("uniform", "lower")])
+def test_a_controller_is_not_advised_where_the_scale_is_learned(kind, start):
+    learned = {name for name, entry in OBJECTIVES.items() if entry.learns_scale}
+    assert learned == {"siglip"}
+    for name in (*learned, "SigLIP", "SigLipLoss", "FlatClipLoss", "ClipLoss"):
+        remedies = verdict_on([record(1, kind)], name).remedies
+        assert f"learned scale start at a {start} temperature" in remedies[0]
+        assert not any("EssController" in remedy for remedy in remedies)
+    for name in {*OBJECTIVES} - learned:
+        assert "EssController" in verdict_on([record(1, kind)], name).remedies[0]
+
+
 def test_many_negatives_of_labelled_rows_are_not_called_peaked():
     loss_fn, monitor = FlatNCE(temperature=0.5), Monitor()
     labels = torch.arange(64) % 4

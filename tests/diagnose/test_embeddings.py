@@ -168,6 +168,10 @@ def test_a_wrong_temperature_is_named_with_a_better_one(temperature, kind):
         finding = next(one for one in found.findings if one.kind == f"temperature too {kind}")
         assert f"would give an ESS of {target}" in finding.evidence
         assert any(f"hold an ESS of {target} (" in remedy for remedy in finding.remedies)
+    found = doctor(*pair(cosine=0.6), temperature=temperature, objective="SigLIP")
+    finding = next(one for one in found.findings if one.kind == f"temperature too {kind}")
+    assert any("learned scale" in remedy for remedy in finding.remedies)
+    assert not any("EssController" in remedy for remedy in finding.remedies)
 
 
 def test_broken_rows_are_named_and_the_rest_is_judged():

@@ -8,8 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flatnce.core.diagnostics.verdict import NEEDED, has_evidence, negatives_of, verdicts_on
-from flatnce.core.objectives.registry import ess_advice
+from flatnce.core.diagnostics import verdict
 from flatnce.diagnose.findings import Finding, finding, in_order
 
 # Their ceiling, log 17, is 2.8 nats. Runs with 30 and 62 negatives per row train well.
@@ -34,9 +33,9 @@ def judgeable(records: Sequence[Numbers]) -> list[Numbers]:
     finite: list[Numbers] = []
     broken: list[Numbers] = []  # after the last that is finite
     for record in records:
-        if not all(math.isfinite(record.get(key, 0.0)) for key in NEEDED):
+        if not all(math.isfinite(record.get(key, 0.0)) for key in verdict.NEEDED):
             broken.append(record)
-        elif set(NEEDED) <= set(record):
+        elif set(verdict.NEEDED) <= set(record):
             finite.append(record)
             broken.clear()
     return [*finite, *broken]
@@ -55,20 +54,19 @@ def findings_on(
     learned at a better temperature. None is unknown.
     """
     last = history[-1]
-    verdicts = verdicts_on(history, objective)
+    verdicts = verdict.verdicts_on(history, objective)
     if verdicts and verdicts[0].kind == "failed":
         one = verdicts[0]
         return [Finding(one.kind, f"{one.evidence} at the end", one.remedies, one.since)]
-    kinds = {verdict.kind for verdict in verdicts}
+    kinds = {one.kind for one in verdicts}
     hidden = _consequences(kinds, last, idle)
-    few = 0 < negatives_of(last) < FEW_NEGATIVES
     found = [
         Finding(_NAMES.get(one.kind, one.kind), one.evidence, one.remedies, one.since)
         for one in verdicts
         if one.kind not in hidden
     ]
-    if few:
-        count, ceiling = negatives_of(last), last["mi_ceiling"]
+    if 0 < (count := verdict.negatives_of(last)) < FEW_NEGATIVES:
+        ceiling = last["mi_ceiling"]
         found.append(
             finding("too few negatives", count=count, ceiling=ceiling, least=FEW_NEGATIVES)
         )
@@ -76,10 +74,10 @@ def findings_on(
     # A value stored in float32 may differ by a rounding from the one that was asked for.
     if not 0.999 * LOWEST_TEMPERATURE <= temperature <= 1.001 * HIGHEST_TEMPERATURE:
         ends: dict[str, Any] = {"lowest": LOWEST_TEMPERATURE, "highest": HIGHEST_TEMPERATURE}
-        which = "low" if temperature < LOWEST_TEMPERATURE else "high"
-        ends["ess_target"] = ess_advice(objective)
-        found.append(finding(f"temperature too {which}", temperature=temperature, **ends))
-    if available is not None and "collapsed" not in kinds and has_evidence(history):
+        kind = "peaked" if temperature < LOWEST_TEMPERATURE else "uniform"
+        ends["first"] = verdict.remedies_of(kind, objective)[0]
+        found.append(finding(_NAMES[kind], temperature=temperature, **ends))
+    if available is not None and "collapsed" not in kinds and verdict.has_evidence(history):
         rank = last.get("effective_rank", math.inf)
         if rank < min(DIMENSIONAL_SHARE * available, MOST_DIRECTIONS):
             found.append(finding("dimensional collapse", rank=rank, available=available))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flatnce.core.objectives.registry import ess_advice, gradient_lives
+from flatnce.core.objectives.registry import ess_advice, gradient_lives, learns_scale
 from flatnce.messages import html_card
 from flatnce.toml_files import read_toml
 
@@ -78,9 +78,7 @@ class Rule:
 
     def holds_on(self, numbers: Numbers) -> bool:
         """Whether the rule holds on any record; a failed one satisfies ``failed`` alone."""
-        if self.kind == "failed" or not not_finite(numbers):
-            return self.holds(numbers)
-        return False
+        return (self.kind == "failed" or not not_finite(numbers)) and self.holds(numbers)
 
 
 def verdict_on(history: Sequence[Numbers], objective: str = "") -> Verdict:
@@ -139,6 +137,8 @@ def remedies_of(kind: str, objective: str = "") -> tuple[str, ...]:
         remedies = words["remedies_if_gradient_lives"]
     elif kind == "saturated" and not objective:
         remedies = [words["first_if_unknown"], *remedies[1:]]
+    elif learns_scale(objective) and "first_if_scale_is_learned" in words:
+        remedies = [words["first_if_scale_is_learned"], *remedies[1:]]
     known = {"objective": objective, "ess_target": ess_advice(objective)}
     return tuple(remedy.format(**known) for remedy in remedies)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from flatnce.toml_files import read_entries
 
-__all__ = ["OBJECTIVES", "all_names", "ess_advice", "ess_target", "gradient_lives"]
+__all__ = ["OBJECTIVES", "all_names", "ess_advice", "ess_target", "gradient_lives", "learns_scale"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,7 @@ class Entry:
     negatives_per_sample: int = 2  # of each row, from each other sample of two views
     ess_target: float = 0.0  # the best of five on CIFAR-10, the only data measured; 0: none
     other_names: Sequence[str] = ()  # losses of other libraries with the same gradient
+    scaled_by_model: Sequence[str] = ()  # those of them whose scale is a parameter of the model
 
     def negatives(self, batch: int) -> int:
         """Negatives per row of a batch of two views, in the objective's layout."""
@@ -56,14 +57,24 @@ OBJECTIVES: dict[str, Entry] = read_entries(__file__, "objectives.toml", _entry)
 """Every objective by its name, in the order in which they are listed."""
 
 
-def gradient_lives(name: str) -> bool:
-    """Whether an objective is known to keep its gradient when the positive wins.
+def _entry_of(name: str) -> Entry:
+    """The entry of a name in any case: as typed, of its class or in another library.
 
-    The name is a typed name, a class name or another library's, in any case. An unknown name gives
-    False: most losses in use are InfoNCE under a name of their own.
+    An unknown name gives InfoNCE's: most losses in use are InfoNCE under a name of their own.
     """
     known = {one.casefold(): entry for one, entry in all_names().items()}
-    return name.casefold() in known and known[name.casefold()].gradient_lives
+    return known.get(name.casefold(), OBJECTIVES["infonce"])
+
+
+def gradient_lives(name: str) -> bool:
+    """Whether an objective is known to keep its gradient when the positive wins."""
+    return _entry_of(name).gradient_lives
+
+
+def learns_scale(name: str) -> bool:
+    """Whether the loss or its model learns the scale, so that no rule moves the temperature."""
+    entry = _entry_of(name)
+    return entry.learns_scale or name in entry.scaled_by_model
 
 
 def ess_target(name: str) -> float:
@@ -74,12 +85,10 @@ def ess_target(name: str) -> float:
 def ess_advice(name: str) -> str:
     """The ESS target of an objective in words; for an empty name, those of FlatNCE and InfoNCE."""
     flat, info = ess_target("flatnce"), ess_target("infonce")
-    if not name:
-        said = f"{flat} for FlatNCE or {info} for InfoNCE (the best"
-    elif gradient_lives(name):
-        said = f"{flat} (the best for FlatNCE"
-    else:
-        said = f"{info} (the best for InfoNCE"
+    said = f"{flat} for FlatNCE or {info} for InfoNCE (the best"
+    if name:
+        measured = "FlatNCE" if gradient_lives(name) else "InfoNCE"
+        said = f"{ess_target(name)} (the best for {measured}"
     return f"an ESS of {said} on CIFAR-10, the only data measured)"
 
 
