@@ -438,7 +438,7 @@ def contrast_from_logits(logits: Tensor, target: Tensor) -> Contrast:
     """
     if not logits.is_floating_point() or logits.ndim != 2 or 0 in logits.shape:
         raise ValueError(
-            f"logits has dtype {logits.dtype} and shape {tuple(logits.shape)}; pass "
+            f"logits (input) has dtype {logits.dtype} and shape {tuple(logits.shape)}; pass "
             "floating-point scores of shape (rows, classes)"
         )
     if target.shape != logits.shape[:1] or target.is_floating_point():

@@ -63,9 +63,10 @@ def raise_or_flag(
         return flag(**{name: bad.any() for name, bad in rows.items()})
     for name, bad in rows.items():
         if bool(bad.any()):
-            row = int(bad.reshape(-1).int().argmax())
-            place = f"row {row}" if shown is None else f"value {shown.item():.6g}"
-            raise ValueError(f"{name} ({place}): {FAULTS[name]}")
+            place = "" if shown is None else f"{name} (value {shown.item():.6g}): "
+            if bad.ndim:
+                place = f"row {int(bad.reshape(-1).int().argmax())}: "
+            raise ValueError(place + FAULTS[name])
     return None
 
 

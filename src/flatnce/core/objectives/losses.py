@@ -303,7 +303,7 @@ def _weighted_rows(
 def _assert_usable(contrast: Contrast, kept: Bool[Tensor, " n"]) -> None:
     """Raise for rows that cannot be used, or assert where raising needs a host read."""
     if contrast.faults is None and not bool(kept.any()):
-        raise ValueError("target holds only ignore_index; the mean over no rows is undefined")
+        raise ValueError("target holds only ignore_index, so no row is left; skip such a batch")
     if contrast.faults is not None:
         fatal = [name != "nonfinite" for name in faults.FAULTS]
         usable = ~torch.stack([f for f, bad in zip(contrast.faults, fatal, strict=True) if bad])
