@@ -66,11 +66,44 @@ def test_the_words_on_targets_and_losses_are_of_the_records(study):
     }
     assert ends == {(0.81, 2.4)} and "ends at a gain\n   of 0.81 and 2.4 of 4.1 nats" in which
     own = accuracies(found, "FlatNCE", 32).values()
-    (large,) = accuracies(found, "InfoNCE", 128).values()
-    (ours,) = accuracies(found, "FlatNCE", 128).values()
-    assert f"reaches {large:.2f} % (linear, one seed)" in which
+    large, ours = (mean_at_128(found, arm) for arm in ("InfoNCE", "FlatNCE"))
+    assert f"reaches {large} % (linear, three seeds)" in which
     assert f"at batch 32 ({sum(own) / len(own):.2f}, five seeds)" in which
-    assert f"In the same seed FlatNCE has {ours:.2f} at 128" in which
+    assert f"At 128 FlatNCE has {ours}, {at_128(found, 'FlatNCE', 'InfoNCE', '+')}" in which
+
+
+def mean_at_128(found, arm, seeds=3):
+    """The mean linear accuracy of an arm at batch 128, whose seeds the pages name."""
+    from hypotheses import accuracies
+
+    values = accuracies(found, arm, 128).values()
+    assert len(values) == seeds, "the pages name three seeds at batch 128"
+    return f"{sum(values) / len(values):.2f}"
+
+
+def at_128(found, ours, theirs, sign=""):
+    """A difference at batch 128, as the pages print it: mean and interval."""
+    from hypotheses import difference
+
+    one = difference(found, (ours, 128), (theirs, 128))
+    return f"{one.mean:{sign}.2f} ({one.low:.2f} to {one.high:.2f})".replace("-", "−")
+
+
+def test_the_differences_at_batch_128_are_those_of_the_records(study):
+    from hypotheses import accuracies
+
+    found = list(study[0].read_all(STUDY / "records").values())
+    page = (STUDY / "README.md").read_text(encoding="utf-8")
+    pairs = [("FlatNCE", "InfoNCE"), ("FlatNCE-ESS", "InfoNCE"), ("FlatNCE-ESS", "InfoNCE-ESS")]
+    pairs += [("FlatNCE-ESS", "FlatNCE"), ("InfoNCE-ESS", "InfoNCE")]
+    for ours, theirs in pairs:
+        own, other = (accuracies(found, arm, 128) for arm in (ours, theirs))
+        each = listed([own[seed] - other[seed] for seed in sorted(own)], "{:.2f}")
+        assert f"- {ours} minus {theirs}: {each}, mean {at_128(found, ours, theirs)}" in page
+    results = (STUDY.parents[1] / "docs" / "results.md").read_text(encoding="utf-8")
+    assert f"({mean_at_128(found, 'InfoNCE')}, three seeds)" in results
+    above = at_128(found, "FlatNCE", "InfoNCE").replace(" (", " above InfoNCE (")
+    assert f"At batch 128 FlatNCE is {above}" in results
 
 
 @pytest.mark.slow
@@ -109,16 +142,13 @@ def test_presets_are_what_the_study_chose_for_flatnce(study):
 
 
 def test_the_row_of_the_readme_gives_what_speaks_against_it(study):
-    from hypotheses import accuracies
-
     found = list(study[0].read_all(STUDY / "records").values())
     readme = (STUDY.parents[1] / "README.md").read_text(encoding="utf-8")
     (row,) = [line for line in readme.splitlines() if "(benchmarks/image_study/README.md)" in line]
-    large = {arm: accuracies(found, arm, 128) for arm in ("InfoNCE", "FlatNCE")}
-    assert {len(seeds) for seeds in large.values()} == {1}, "name the mean and its seeds"
-    info, flat = (f"{value:.2f}" for seeds in large.values() for value in seeds.values())
-    assert f"**InfoNCE at batch 128 reaches {info}** (one seed)" in row
-    assert f"there FlatNCE has {flat}" in row
+    info, flat = (mean_at_128(found, arm) for arm in ("InfoNCE", "FlatNCE"))
+    assert f"**InfoNCE at batch 128 reaches {info}** (three seeds)" in row
+    between = at_128(found, "FlatNCE", "InfoNCE", "+").replace(" (", ", ").rstrip(")")
+    assert f"there FlatNCE has {flat} ({between})" in row
 
 
 def test_every_record_carries_the_key_of_its_config(study):
