@@ -170,6 +170,24 @@ def test_the_preset_and_the_example_hold_the_ess_target_of_flatnce():
     assert f'"--ess", type=float, default={ess_target("flatnce")},' in program
 
 
+TARGET = re.compile(r"(?:\bess=|EssController\((?:target=)?)(0\.\d+)")
+
+
+@pytest.mark.parametrize(
+    "path", ["docs/from-lightning.md", "docs/from-transformers.md", "examples/from_lightning.py"]
+)
+def test_examples_of_flatnce_hold_its_ess_target(path):
+    text = (ROOT / path).read_text(encoding="utf-8")
+    assert set(TARGET.findall(text)) == {str(ess_target("flatnce"))}
+
+
+@pytest.mark.parametrize("page", ["from-sentence-transformers.md", "tutorials/text-pairs.md"])
+def test_pages_about_text_recommend_no_ess_target(page):
+    text = " ".join((ROOT / "docs" / page).read_text(encoding="utf-8").split())
+    assert "o ESS target has been measured on text" in text
+    assert not re.search(r"\bess=0", text)
+
+
 def test_every_name_of_an_objective_says_whether_its_gradient_lives():
     for entry in OBJECTIVES.values():
         for name in (entry.name, entry.class_name.upper(), *entry.other_names):
