@@ -177,27 +177,30 @@ def backward(
         between()
         loss.backward()
         return loss.detach()
+    generator = torch.default_generator  # which dropout uses
+    if views.is_cuda:
+        generator = torch.cuda.default_generators[views.get_device()]
     parts = views.split(micro_batch, dim=1)
     seeds = []
     with torch.no_grad(), _statistics_held(learner):
         embedded = []
         for part in parts:
-            seeds.append(_random_state(views.device))
+            seeds.append(generator.get_state())
             embedded.append(learner.embed(part))
     z = torch.cat(embedded, dim=1).requires_grad_()
     loss = learner.loss(z, indices)
     between()
     loss.backward()
     assert z.grad is not None
-    after = _random_state(views.device)
+    after = generator.get_state()
     no_sync = getattr(learner.called, "no_sync", nullcontext)  # of DistributedDataParallel
     shares = z.grad.split(micro_batch, dim=1)
     for number, (part, share, state) in enumerate(zip(parts, shares, seeds, strict=True)):
-        _set_random_state(state, views.device)
+        generator.set_state(state)
         last = number + 1 == len(parts)  # with one all-reduce, at the end
         with nullcontext() if last else no_sync():
             learner.embed(part).backward(share)
-    _set_random_state(after, views.device)
+    generator.set_state(after)
     return loss.detach()
 
 
@@ -213,15 +216,3 @@ def _statistics_held(learner: nn.Module) -> Iterator[None]:
     finally:
         for part in tracking:
             part.track_running_stats = True
-
-
-def _random_state(device: torch.device) -> Tensor:
-    """The state of the generator that dropout on this device uses; reads no device."""
-    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
-
-
-def _set_random_state(state: Tensor, device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(state, device)
-    else:
-        torch.set_rng_state(state)
