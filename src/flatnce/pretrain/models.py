@@ -383,48 +383,18 @@ def _tensors(module: nn.Module) -> list[Tensor]:
 
 
 class GatheredBatchNorm(_BatchNorm):
-    """Batch norm whose statistics are those of every process's rows, on any device.
+    """Batch norm over the rows of every process, which it gathers; on any device.
 
     torch's SyncBatchNorm does not run on the CPU. State dicts fit both ways. With one process, or
     in evaluation mode, it is plain batch norm.
     """
 
     def forward(self, input: Float[Tensor, "b c *rest"]) -> Float[Tensor, "b c *rest"]:
-        """Normalise by the statistics of all processes."""
+        """Normalise by the statistics of all processes, which have equal batches."""
         if not (self.training and distributed.is_active()):
             return super().forward(input)
-        axes = [axis for axis in range(input.ndim) if axis != 1]
-        wide = input.to(torch.promote_types(input.dtype, torch.float32))
-        variance, mean = torch.var_mean(wide, dim=axes, correction=0)
-        count = torch.full_like(mean, input.numel() / input.shape[1])
-        # Differentiable: a row's normalisation depends on the rows of every process.
-        means, variances, counts = distributed.gather(
-            torch.stack([mean, variance, count])[None]
-        ).unbind(1)
-        share = counts / counts.sum(0)
-        mean = (share * means).sum(0)
-        variance = (share * (variances + (means - mean).square())).sum(0)
-        if self.track_running_stats:
-            self._remember(mean.detach(), variance.detach(), counts.sum(0))
-        shape = [1, -1, *[1] * (input.ndim - 2)]
-        scale = (variance + self.eps).rsqrt()
-        if self.weight is not None:
-            scale = scale * self.weight
-        shifted = (wide - mean.view(shape)) * scale.view(shape)
-        if self.bias is not None:
-            shifted = shifted + self.bias.view(shape)
-        return shifted.to(input.dtype)
-
-    @torch.no_grad()
-    def _remember(self, mean: Tensor, variance: Tensor, count: Tensor) -> None:
-        assert self.running_mean is not None and self.running_var is not None
-        assert self.num_batches_tracked is not None
-        self.num_batches_tracked.add_(1)
-        # Without a momentum the running statistics are plain means over all batches.
-        share = 1 / self.num_batches_tracked if self.momentum is None else self.momentum
-        unbiased = variance * count / (count - 1)
-        self.running_mean += share * (mean.to(self.running_mean) - self.running_mean)
-        self.running_var += share * (unbiased.to(self.running_var) - self.running_var)
+        first = distributed.rank() * len(input)
+        return super().forward(distributed.gather(input))[first : first + len(input)]
 
     def _check_input_dim(self, input: Tensor) -> None:
         """Any number of axes after the channels."""
