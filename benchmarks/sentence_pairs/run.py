@@ -6,7 +6,8 @@
     python benchmarks/sentence_pairs/run.py --show benchmarks/sentence_pairs/results.json
 
 MODEL holds all-MiniLM-L6-v2, STS a folder per year (2012 to 2016) of SemEval's files. The batches,
-the first weights and the dropout of a seed are the same for every objective.
+the first weights and the dropout of a seed are the same for every objective. The script writes the
+results file after every run, and the same command continues it.
 """
 
 import argparse
@@ -48,6 +49,7 @@ FIRST = {
     "flatnce-ess": 0.075,
 }
 """The value at which the rate is chosen. For an ESS target, the image study chose it."""
+IDENTITY = ("start", "family", "value", "rate", "seed", "final")
 WORKER = {}
 
 
@@ -348,8 +350,8 @@ def table(results):
         scores = [run["test"] for run in group]
         spread = f"{statistics.stdev(scores):.2f}" if len(scores) > 1 else "-"
         each = ", ".join(f"{score:.2f}" for score in scores)
-        trained = [f"{statistics.fmean(r[k] for r in group):.3f}" if k in group[0] else "-"
-                   for k in ("ess", "gain")]  # fmt: skip
+        ends = [[run[key] for run in group if key in run] for key in ("ess", "gain")]
+        trained = [f"{statistics.fmean(end):.3f}" if end else "-" for end in ends]
         rate = "-" if group[0]["rate"] is None else f"{group[0]['rate']:g}"
         mean = f"{statistics.fmean(scores):.2f} ± {spread}"
         lines.append("| " + " | ".join([start, name, rate, *years, mean, each, *trained]) + " |")
@@ -413,7 +415,6 @@ def main():
         return
     if options.tiny:
         options.seeds, options.workers = 1, 1
-    started = time.perf_counter()
     data = read_data(options.data, options.tiny)
     results = {
         "environment": environment([TUNING_SEED, *range(options.seeds)], options.device),
@@ -422,26 +423,47 @@ def main():
         "pairs": {n: {k: len(v) for k, v in data[n].items()} for n in ("validation", "test")},
         "tuning": [],
         "runs": [],
+        "seconds": 0.0,
     }
+    if options.out.exists():
+        results |= continued(options.out, results)
+    before, started = results["seconds"], time.perf_counter()
     spawn = multiprocessing.get_context("spawn")
     with spawn.Pool(options.workers, start_worker, (options,)) as pool:
 
         def run_all(jobs):
-            records = []
-            for record in pool.imap(train, list(jobs), chunksize=1):
-                shown = {k: record.get(k) for k in ("start", "family", "value", "rate", "seed")}
+            known = {identity(record): record for record in results["tuning"] + results["runs"]}
+            jobs = list(jobs)
+            new = [job for job in jobs if identity(job) not in known]
+            for record in pool.imap(train, new, chunksize=1):
+                shown = {key: record[key] for key in IDENTITY}
                 print(shown, f"validation {record['validation']:.2f}", flush=True)
-                records.append(record)
+                known[identity(record)] = record
                 results["runs" if record["final"] else "tuning"].append(record)
-                results["seconds"] = round(time.perf_counter() - started, 1)
-                options.out.write_text(
-                    json.dumps(results, indent=1) + "\n"
-                )  # after every run, so that nothing is lost if a later one fails
-            return records
+                results["seconds"] = round(before + time.perf_counter() - started, 1)
+                options.out.write_text(json.dumps(results, indent=1) + "\n")
+            return [known[identity(job)] for job in jobs]
 
         for start in options.starts:
             compare(start, options, run_all, results)
     print(table(results), f"\nwrote {options.out}, {results['seconds']} s")
+
+
+def identity(record):
+    """What distinguishes one run from another."""
+    return tuple(record[key] for key in IDENTITY)
+
+
+def continued(path, results):
+    """What an earlier call has run, if it was asked for the same."""
+    before = json.loads(path.read_text())
+    different = [key for key in ("tiny", "training_pairs", "pairs") if before[key] != results[key]]
+    if different:
+        raise SystemExit(
+            f"{path} holds runs with another {', '.join(different)}; give another --out"
+        )
+    same = {key: before[key] for key in ("tuning", "runs", "seconds")}
+    return {**same, "earlier": [*before.get("earlier", []), before["environment"]]}
 
 
 if __name__ == "__main__":

@@ -1,0 +1,98 @@
+"""The pages on two towers and sentence pairs print what their committed results hold."""
+
+import json
+import math
+import statistics
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import pytest
+from scipy.stats import t as student
+
+ROOT = Path(__file__).parents[2]
+
+
+def benchmark(name):
+    """The script and the results of a benchmark."""
+    folder = ROOT / "benchmarks" / name
+    spec = spec_from_file_location(f"{name}_run", folder / "run.py")
+    script = module_from_spec(spec)
+    spec.loader.exec_module(script)
+    return script, json.loads((folder / "results.json").read_text(encoding="utf-8"))
+
+
+def page(path):
+    return " ".join((ROOT / path).read_text(encoding="utf-8").split())
+
+
+def scores(script, results, name, start=None):
+    """The test scores of a row of the table, in the order of the seeds."""
+    runs = [run for run in results["runs"] if run.get("start") == start]
+    rows = [run for run in runs if script.name_of(run) == name]
+    assert [run["seed"] for run in rows] == list(range(len(rows)))
+    tests = [run["test"] for run in rows]
+    return [test["mean"] if isinstance(test, dict) else test for test in tests]
+
+
+def spread(values):
+    return f"{statistics.fmean(values):.1f} ± {statistics.stdev(values):.1f}"
+
+
+@pytest.mark.parametrize("name", ["two_towers", "sentence_pairs"])
+def test_the_tables_are_those_of_the_results(name):
+    script, results = benchmark(name)
+    text = (ROOT / "benchmarks" / name / "README.md").read_text(encoding="utf-8")
+    block = text.split("<!-- results: begin -->\n")[1].split("\n<!-- results: end -->")[0]
+    assert block == script.table(results).strip()
+
+
+def test_the_pages_give_the_scores_of_two_towers():
+    script, results = benchmark("two_towers")
+    ours = scores(script, results, "FlatClipLoss, learned")
+    fixed = scores(script, results, "ClipLoss, fixed, scale 10 (best)")
+    learned = statistics.fmean(scores(script, results, "ClipLoss, learned"))
+    target = statistics.fmean(
+        scores(script, results, "FlatNCE-ESS, target 0.075 (best, of images)")
+    )
+    info = statistics.fmean(scores(script, results, "InfoNCE-ESS, target 0.3 (of images)"))
+    assert len(ours) == len(fixed) == 5
+    apart = [own - other for own, other in zip(ours, fixed, strict=True)]
+    half = student.ppf(0.975, 4) * statistics.stdev(apart) / math.sqrt(5)
+    mean = statistics.fmean(apart)
+    readme, found = page("README.md"), page("docs/results.md")
+    for text in (readme, found):
+        assert f"{spread(ours)} %" in text and f"{spread(fixed)} at its best fixed scale" in text
+        assert (
+            f"{mean:+.2f} ({mean - half:.2f} to {mean + half:.2f}, five seeds" in text
+            and f"{learned:.1f}" in text
+        )
+    assert f"does not carry over**: {target:.1f} |" in readme
+    assert f"FlatNCE-ESS {target:.1f}, InfoNCE-ESS {info:.1f} |" in found
+    temperature = page("docs/temperature.md")
+    assert (
+        f"recall {target:.1f} % with the target 0.075, {statistics.fmean(ours):.1f} %"
+        in temperature
+    )
+    assert f"by {mean:.2f} points of recall" in page("docs/which-loss.md")
+
+
+def test_the_pages_give_the_scores_of_sentence_pairs():
+    script, results = benchmark("sentence_pairs")
+    new, published = "re-initialised", "as it is"
+    ours = scores(script, results, "flatnce, scale 80 (best)", new)
+    library = scores(script, results, "library, scale 20 (best, default)", new)
+    trained = scores(script, results, "library, scale 20 (best, default)", published)
+    worse = statistics.fmean(scores(script, results, "flatnce, scale 80 (best)", published))
+    ess = scores(script, results, "flatnce-ess, target 0.075 (best, of images)", new)
+    info = scores(script, results, "infonce-ess, target 0.3 (of images)", new)
+    assert len(ours) == len(library) == 5 and len(ess) == len(info) == 2, "name the seeds"
+    readme, found = page("README.md"), page("docs/results.md")
+    for text in (readme, found):
+        assert f"from new weights {spread(ours)} against {spread(library)}" in text
+        assert f"{worse:.1f} against {spread(trained)}" in text
+    target, other = statistics.fmean(ess), statistics.fmean(info)
+    assert f"with the ESS target of images {target:.1f} (two seeds)" in readme
+    assert f"FlatNCE-ESS {target:.1f}, InfoNCE-ESS {other:.1f} (two seeds)" in found
+    assert f"({target:.1f} against {statistics.fmean(ours):.1f} at a fixed scale)" in page(
+        "docs/temperature.md"
+    )
