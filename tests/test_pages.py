@@ -53,6 +53,34 @@ def test_links_on_the_page_lead_somewhere(page):
     assert not broken
 
 
+# Words of our own and the usual ones; a power law is one, and times may grow by a law.
+UNUSUAL = {
+    "distribution": re.compile(r"(?<!power )(?<![`/-])\blaws?\b(?!\.py| [nN]²)", re.IGNORECASE),
+    "estimate or bound": re.compile(r"\bread-outs?\b", re.IGNORECASE),
+}
+# These are a log, or were fixed before the runs.
+READ = [p for p in PAGES if p.name not in ("CHANGELOG.md", "protocol.md")]
+
+
+@pytest.mark.parametrize(
+    "page", [*READ, *sorted(ROOT.glob("benchmarks/*/README.md"))], ids=lambda p: p.name
+)
+def test_pages_use_the_usual_words(page):
+    text = page.read_text(encoding="utf-8")
+    found = {usual: own.findall(text) for usual, own in UNUSUAL.items() if own.search(text)}
+    assert not found
+
+
+def test_the_protocol_and_its_results_explain_their_words():
+    protocol = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
+    said = protocol.partition("## Deviations")[2]
+    assert "An **arm** is an objective together with its rule for the temperature" in said
+    assert "tuned once, at batch 256" in said
+    study = (ROOT / "benchmarks" / "image_study" / "README.md").read_text(encoding="utf-8")
+    first = re.search(r"\barms?\b.{40}", study)
+    assert first and first[0].startswith("arm (a loss with its rule for the temp")
+
+
 def test_the_page_of_promises_names_tests_that_exist():
     page = (ROOT / "docs" / "trust.md").read_text(encoding="utf-8")
     files = {file.name: file.read_text(encoding="utf-8") for file in ROOT.glob("tests/**/*.py")}

@@ -1,9 +1,9 @@
-"""Score estimators on the laws of the suite: error, coverage and seconds.
+"""Score estimators on the distributions of the suite: error, coverage and seconds.
 
     python benchmarks/mi_suite/score.py run --out FILE [--methods ...] [--processes 2]
     python benchmarks/mi_suite/score.py table FILE [FILE ...]
 
-With ``--held-out`` both commands take the laws of ``held_out.py`` instead of those of ``laws.py``.
+With ``--held-out`` both commands take the distributions of ``held_out.py``, not of ``laws.py``.
 ``run`` appends one JSON line per fit and leaves out fits that the file already holds, so it may be
 stopped at any time and continued. In each block of five seeds the small tables come first.
 """
@@ -148,7 +148,7 @@ def print_errors(records):
     sizes = sorted({n for cells in by_n.values() for n in cells})
     methods = sorted({method for _, method in by_n})
     best = {method: 0 for method in methods}
-    print(f"| law | truth | {' | '.join(methods)} |\n|{'---|' * (len(methods) + 2)}")
+    print(f"| distribution | truth | {' | '.join(methods)} |\n|{'---|' * (len(methods) + 2)}")
     laws = [name for name in ALL_LAWS if any((name, method) in by_n for method in methods)]
     for name in laws:
         # A method is compared where it was run on every n.
@@ -170,7 +170,7 @@ def print_errors(records):
             cells.append(f"**{whole[method]:.3f}**" if good else f"{whole[method]:.3f}")
         print(f"| {name} | {ALL_LAWS[name].truth:.3f} | {' | '.join(cells)} |")
     counts = " | ".join(str(best[method]) for method in methods)
-    print(f"| best or within 10 % | {len(laws)} laws | {counts} |")
+    print(f"| best or within 10 % | {len(laws)} distributions | {counts} |")
 
 
 def mean_errors(records):
@@ -181,8 +181,10 @@ def mean_errors(records):
 
 def print_pairs(records, ours="flatnce"):
     """Compare ours with every other method on the tables that both were given."""
-    print("\n| method | tables | laws | its error | ours | ours nearer | a tie | it is nearer |")
-    print(f"|{'---|' * 8}")
+    names = (
+        "method | tables | distributions | its error | ours | ours nearer | a tie | it is nearer"
+    )
+    print(f"\n| {names} |\n|{'---|' * 8}")
     for method in sorted({key[3] for key in records} - {ours, f"{ours}-limit"}):
         theirs = {
             key: record
@@ -216,7 +218,7 @@ def print_least_favourable(records, ours="flatnce"):
         mine = mean_errors({(*key[:3], ours): records[*key[:3], ours] for key in theirs})
         kept -= {law for law, least in mean_errors(theirs).items() if mine[law] > near(least)}
     laws = {key[0] for key in records if key[3] == ours}
-    print(f"\nno method nearer by more than 10 %: {len(kept & laws)} of {len(laws)} laws")
+    print(f"\nno method nearer by more than 10 %: {len(kept & laws)} of {len(laws)} distributions")
 
 
 def print_coverage(records):
@@ -284,7 +286,7 @@ def main():
     command.add_argument("--methods", nargs="+", default=["flatnce"], choices=list(METHODS))
     chosen = command.add_mutually_exclusive_group()
     chosen.add_argument("--laws", nargs="+", choices=list(ALL_LAWS))
-    chosen.add_argument("--held-out", action="store_true", help="the laws of held_out.py")
+    chosen.add_argument("--held-out", action="store_true", help="the distributions of held_out.py")
     command.add_argument("--n", nargs="+", type=int, default=list(ROWS))
     command.add_argument("--seeds", type=int, default=20)
     command.add_argument("--first-seed", type=int, default=0)
@@ -292,7 +294,9 @@ def main():
     command.set_defaults(function=run)
     command = commands.add_parser("table")
     command.add_argument("files", nargs="+")
-    command.add_argument("--held-out", action="store_true", help="the laws of held_out.py")
+    command.add_argument(
+        "--held-out", action="store_true", help="the distributions of held_out.py"
+    )
     command.add_argument("--compared", nargs="+", help="only these methods")
     command.add_argument("--n", nargs="+", type=int, help="only these numbers of rows")
     command.set_defaults(function=table)

@@ -1,4 +1,4 @@
-"""The suite's laws of two categories, given as words: a column of zeros and ones per value.
+"""The suite's distributions of two categories as words: a column of zeros and ones per value.
 
     python benchmarks/mi_suite/words.py run --out FILE [--processes 2]
     python benchmarks/mi_suite/words.py table FILE
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> None:
 
 def table(args: argparse.Namespace) -> None:
     records = list(read(args.files, KEY).values())
-    print("| law | truth | n | mean limit | limits of 0 | error of the best estimate |")
+    print("| distribution | truth | n | mean limit | limits of 0 | error of the best estimate |")
     print(f"|{'---|' * 6}")
     for law in WORDS:
         truth = LAWS[law].truth

@@ -1,4 +1,4 @@
-"""The default and two other methods on laws of known information, n = 10,000, three seeds.
+"""The default and two other methods where the information is known, n = 10,000, three seeds.
 
     python benchmarks/mutual_information/accuracy.py --out FOLDER       writes accuracy.json
     python benchmarks/mutual_information/accuracy.py --table FILE       prints its tables
@@ -61,7 +61,7 @@ def table(path):
         cells = [cell(task, "auto"), f"{error:.3f}", peer, peer_error, ratio]
         cells += [cell(task, "infonce"), cell(task, "flatnce")]
         print(f"| {task} | {row['true']:.3f} | {' | '.join(cells)} |")
-    print("\n| other bmi laws | true | auto | error | flags |\n|---|---|---|---|---|")
+    print("\n| other bmi distributions | true | auto | error | flags |\n|---|---|---|---|---|")
     for row in rows:
         if row["method"] == "auto" and row["task"] not in (*BMI, *EXTRA):
             flags = ", ".join(row["flags"]) or "–"

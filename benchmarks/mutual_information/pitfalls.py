@@ -352,7 +352,7 @@ def tables(figures):
         return shown(figures[study][name], decimals)
 
     found["training_rows"] = table(
-        ["read-out, truth 0", "training rows", "other rows"],
+        ["estimate, truth 0", "training rows", "other rows"],
         [
             [
                 label,
@@ -367,7 +367,7 @@ def tables(figures):
         ],
     )
     found["one_permutation"] = table(
-        ["truth", "read-out", "one permutation", "smallest to largest", "all pairs"],
+        ["truth", "estimate", "one permutation", "smallest to largest", "all pairs"],
         [
             [
                 str(nats),

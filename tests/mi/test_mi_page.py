@@ -111,7 +111,7 @@ def test_a_classical_method_has_a_page_too(tmp_path):
 def test_a_refused_estimate_has_no_certified_read_out_and_no_bound(tmp_path):
     flags = (Flag("dependent", "Nearby rows are alike."),)
     words = words_of(page_of(tmp_path, replace(ESTIMATE, flags=flags, lower=0.0, p_value=NAN)))
-    table = words.partition("All read-outs")[2].partition("Training")[0]
+    table = words.partition("All estimates")[2].partition("Training")[0]
     assert "infonce 4.840 0.050 no" in table and "None of them is a bound here" in table
     assert all(option in table for option in ("--block", "--group", "--independent"))
     assert "(certified)" not in table and " yes " not in table and "lower limit" not in table

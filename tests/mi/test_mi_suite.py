@@ -118,7 +118,7 @@ def test_the_table_marks_the_best_within_a_tenth_and_never_the_limit(score, caps
     score.print_errors(score.with_limit(records))
     lines = capsys.readouterr().out.splitlines()
     assert lines[2] == "| few-triangle | 0.500 | **0.100** | 0.000 | **0.109** | 0.120 |"
-    assert lines[3] == "| best or within 10 % | 1 laws | 1 | 0 | 1 | 0 |"
+    assert lines[3] == "| best or within 10 % | 1 distributions | 1 | 0 | 1 | 0 |"
     score.print_coverage(records)
     text = capsys.readouterr().out
     assert "limit above the truth   0.0%" in text and "interval holds it   0.0%" in text
@@ -147,9 +147,9 @@ def test_the_page_of_the_suite_prints_what_the_records_hold(score, capsys):
     score.print_errors(everything)
     methods, *_, counts = capsys.readouterr().out.splitlines()
     best = dict(zip(methods.split(" | ")[2:], counts.split(" | ")[2:], strict=True))["flatnce"]
-    assert f"is best or within 10 % on {best} of 43 laws" in page
+    assert f"is best or within 10 % on {best} of 43 distributions" in page
     score.print_least_favourable(everything)
-    least = capsys.readouterr().out.split(": ")[1].split(" laws")[0]
+    least = capsys.readouterr().out.split(": ")[1].split(" distributions")[0]
     assert f"It stays {least} when" in page
     fits = len((SUITE / "peers.jsonl").read_text().split("\n")) - 1
     assert f"`peers.jsonl` holds {fits:,} fits" in page
@@ -162,7 +162,7 @@ def test_laws_on_which_no_method_is_nearer_count_methods_with_few_tables(score, 
     truth = score.ALL_LAWS["few-wave"].truth
     records["few-wave", 200, 0, "other"] = {"value": truth + 0.05}  # one table, and nearer
     score.print_least_favourable(records)
-    assert "no method nearer by more than 10 %: 1 of 2 laws" in capsys.readouterr().out
+    assert "no method nearer by more than 10 %: 1 of 2 distributions" in capsys.readouterr().out
 
 
 def test_a_run_continues_after_a_line_that_was_cut_off(score, tmp_path, monkeypatch):

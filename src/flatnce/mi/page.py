@@ -1,4 +1,4 @@
-"""Report pages: of an estimate with all read-outs, training and settings, and of a study."""
+"""Report pages: of an estimate with all bounds, training and settings, and of a study."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -184,10 +184,10 @@ def _read_outs(estimate: Estimate, shown: Mapping[str, Any]) -> Section | None:
         rows.append((name, _number(shown["baselines"][name]), "", "no", remark))
     if not rows:
         return None
-    header = ["Read-out", shown["unit"], "Standard error", "Lower bound?", "Note"]
-    table = Table(f"Read-outs in {shown['unit']}", header, rows, remarks=True)
+    header = ["Estimate", shown["unit"], "Standard error", "Lower bound?", "Note"]
+    table = Table(f"Estimates in {shown['unit']}", header, rows, remarks=True)
     said = TEXTS["read_outs" if independent else "refused"]
-    return Section("All read-outs", [Paragraph(said)], table=table)
+    return Section("All estimates", [Paragraph(said)], table=table)
 
 
 def _training(shown: Mapping[str, Any]) -> Section | None:

@@ -33,7 +33,7 @@ def embedding_information(
         z1: Embeddings of the first views, (n, width); rows are normalised here.
         z2: Embeddings of the second views, row by row the partners.
         calibration: Embeddings of two views of other images. The scale is chosen on them, and
-            read-outs other than InfoNCE are normalised by their second views.
+            estimates other than InfoNCE are normalised by their second views.
         pool: Largest number of candidates per row; by default all n.
         permutations: Number of permutations for the p-value.
         seed: Seed of the jackknife groups and the permutations.

@@ -35,14 +35,14 @@ class Estimate:
     """Mutual information of two tables, with its lower limit and warnings.
 
     All numbers are in nats. A classical method has no lower limit, p-value or ceiling (NaN), and
-    no read-outs.
+    no ``readouts``.
     """
 
     #: the estimate: a lower bound in expectation, read on rows that neither trained nor stopped
     #: nor calibrated the critic; by chance it may be below 0, which is printed as 0
     nats: float
     method: str  #: how the critic was trained
-    readout: str  #: name of the read-out that ``nats`` is
+    readout: str  #: which of ``readouts`` ``nats`` is
     flags: tuple[Flag, ...]  #: warnings
     cleaning: Cleaning  #: what was done to the data
     split: Mapping[str, int]  #: number of rows for training, validation and test, and of folds
@@ -175,7 +175,7 @@ class Estimate:
         return ""
 
     def summary(self, unit: str = "nats") -> str:
-        """Return the result, warnings, read-outs and cleaning as text, in ``nats`` or ``bits``."""
+        """Return the result, warnings, estimates and cleaning as text, in ``nats`` or ``bits``."""
         factor = unit_factor(unit)
         lines = [self.sentence(unit), *self.in_other_words(unit)]
         lines += [f"! {flag.name}: {flag.said(unit)}" for flag in self.flags]

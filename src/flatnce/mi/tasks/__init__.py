@@ -1,14 +1,14 @@
 """Tasks with known mutual information, to test estimators.
 
-``TASKS`` holds them by id, in six suites: "bmi" (the 40 laws of that benchmark, same ids, same
+``TASKS`` holds them by id, in six suites: "bmi" (the 40 tasks of that benchmark, same ids, same
 true values), "staircase" and "cubic" (20 columns, 2 to 10 nats), "flo" (the grid of the FLO
 paper), "null" (independent) and "mixture". Every task has ``id``, ``dimensions``, ``mi`` (the true
-value in nats, computed from the law), ``accuracy``, ``description``, ``sample(n, seed)`` and
+value in nats, from the distribution), ``accuracy``, ``description``, ``sample(n, seed)`` and
 ``pointwise(x, y)``, the true log density ratio.
 
 An id of bmi reads from the outside in: ``spiral-normal_cdf-multinormal-sparse-5-5-2-2.0`` is the
-spiral of Φ of a sparse normal law with 5 columns per side, 2 correlated pairs and strength 2. The
-draws are ours (another generator). The mixtures are our own laws.
+spiral of Φ of a sparse normal distribution with 5 columns per side, 2 correlated pairs and
+strength 2. The draws are ours (another generator). The mixtures are our own.
 
 References:
     Czyż, Grabowski, Vogt, Beerenwinkel, Marx, 2023. Beyond Normal: On the Evaluation of Mutual
@@ -56,7 +56,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Task:
-    """A law to draw pairs from, and its true mutual information."""
+    """A distribution to draw pairs from, and its true mutual information."""
 
     id: str  #: its name in the registry
     law: laws.Law  #: distribution of the pairs
@@ -71,7 +71,7 @@ class Task:
 
     @cached_property
     def mi(self) -> float:
-        """The true I(X;Y) in nats, computed from the law on first access."""
+        """The true I(X;Y) in nats, computed from the distribution on first access."""
         return self.law.information()
 
     @property

@@ -28,7 +28,7 @@ QUADRATURE = 1e-9
 
 
 class Law(ABC):
-    """The joint law of X and Y."""
+    """The joint distribution of X and Y."""
 
     accuracy: float = 1e-12  # bound on the absolute error of information(), in nats
 
@@ -42,7 +42,7 @@ class Law(ABC):
 
     @abstractmethod
     def pointwise(self, x: Left, y: Right) -> Ratios:
-        """Log p(y|x)/p(y) of each row's pair, in nats; its mean over the law is I(X;Y)."""
+        """Log p(y|x)/p(y) of each row's pair, in nats; its mean over all pairs is I(X;Y)."""
 
 
 @dataclass(frozen=True)
@@ -108,10 +108,10 @@ class Equicorrelated(Law):
 
 @dataclass(frozen=True)
 class Student(Law):
-    """The multivariate Student law with identity dispersion: (X, Y) = Z / √(χ²_ν / ν).
+    """The multivariate Student distribution with identity dispersion: (X, Y) = Z / √(χ²_ν / ν).
 
     All correlations are zero (or, for ν ≤ 2, undefined) and yet X and Y share the scale:
-    I = h(dx) + h(dy) − h(dx + dy), where h(k) is the entropy of the k-dimensional law,
+    I = h(dx) + h(dy) − h(dx + dy), where h(k) is the entropy of the k-dimensional distribution,
     −lnΓ((ν+k)/2) + lnΓ(ν/2) + (k/2)ln(νπ) + ((ν+k)/2)(ψ((ν+k)/2) − ψ(ν/2)).
     """
 
@@ -258,7 +258,7 @@ SAME = Injection(lambda z: z, lambda w: w)
 
 @dataclass(frozen=True)
 class Mapped(Law):
-    """Another law after an injective map of X and one of Y, which leave I unchanged.
+    """Another distribution after an injective map of X and one of Y, which leave I unchanged.
 
     One seed gives the same underlying pairs as the base.
     """
