@@ -1,4 +1,4 @@
-"""Two small towers of open_clip, trained with FlatNCE on ten pairs a batch: digits and captions.
+"""Two small towers of open_clip, trained with FlatNCE on ten pairs per batch: digits and captions.
 
 One line differs from the same script with open_clip's ClipLoss: the loss.
 """

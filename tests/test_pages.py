@@ -58,6 +58,9 @@ UNUSUAL = {
     "distribution": re.compile(r"(?<!power )(?<![`/-])\blaws?\b(?!\.py| [nN]²)", re.IGNORECASE),
     "estimate or bound": re.compile(r"\bread-outs?\b", re.IGNORECASE),
 }
+PER = re.compile(
+    r"\b(images|samples|steps|pairs|ms|w) an? (second|row|step|epoch|batch|process)\b"
+)
 # These are a log, or were fixed before the runs.
 READ = [p for p in PAGES if p.name not in ("CHANGELOG.md", "protocol.md")]
 
@@ -69,6 +72,12 @@ def test_pages_use_the_usual_words(page):
     text = page.read_text(encoding="utf-8")
     found = {usual: own.findall(text) for usual, own in UNUSUAL.items() if own.search(text)}
     assert not found
+
+
+def test_rates_are_written_with_per():
+    kinds = ("src/**/*.md", "src/**/*.toml", "examples/*.py", "benchmarks/**/*.py")
+    files = [*PAGES, *ROOT.glob("benchmarks/*/*.svg"), *(f for k in kinds for f in ROOT.glob(k))]
+    assert [f.name for f in files if PER.search(f.read_text(encoding="utf-8"))] == []
 
 
 def test_the_protocol_and_its_results_explain_their_words():

@@ -395,7 +395,7 @@ def parsed():
     parser.add_argument("--training-peer", type=int, default=16, help="workers of the peer there")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--waves", type=int, default=6, help="batches timed of each worker")
-    parser.add_argument("--batch", type=int, default=256, help="images a step")
+    parser.add_argument("--batch", type=int, default=256, help="images per step")
     parser.add_argument("--backbone", default="resnet50")
     parser.add_argument("--train-rounds", type=int, default=2)
     # More batches than the workers prefetch; otherwise a slow loader would seem faster.

@@ -192,7 +192,7 @@ def main():
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("results.json"))
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     parser.add_argument("--rounds", type=int, default=3, help="fresh processes a kernel and size")
-    parser.add_argument("--steps", type=int, default=2, help="timed steps a process")
+    parser.add_argument("--steps", type=int, default=2, help="timed steps per process")
     parser.add_argument("--speed", action="store_true", help="only the table of times")
     parser.add_argument("--threads", type=int, nargs="+", default=SPEED_THREADS, help="of it")
     parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)

@@ -290,7 +290,7 @@ def main():
     if options.probe:
         needs = found["needs_s"]
         print(
-            f"{options.path}: {found['ms_per_step']} ms a step of {len(options.seeds)} runs; "
+            f"{options.path}: {found['ms_per_step']} ms per step of {len(options.seeds)} runs; "
             f"{options.epochs} epochs are {found['steps']} steps, {needs:.0f} s "
             f"({needs / 60:.1f} minutes), and about 30 s of evaluation"
         )

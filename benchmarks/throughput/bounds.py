@@ -206,7 +206,7 @@ def table(found):
     bound = runs * alone["card_us"] / 1e3
     low, middle, high = (found["ms_a_step"]["together"][k] for k in (0, 2, 4))
     lines.append(
-        f"\n{runs} runs need {bound:.2f} ms a step by that; they take {middle:.2f} ms "
+        f"\n{runs} runs need {bound:.2f} ms per step by that; they take {middle:.2f} ms "
         f"({low:.2f} to {high:.2f}). In the profiled steps, which take longer, a kernel is on the "
         f"card for {together['busy_us'] / 1e3:.2f} ms of each; kernels last "
         f"{together['us'] / runs / alone['us']:.2f} times as long as alone."

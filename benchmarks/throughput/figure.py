@@ -30,7 +30,8 @@ def draw(results):
         panel.spines[["top", "right"]].set_visible(False)
     device = results["environment"]["device"]
     figure.suptitle(
-        f"CIFAR-10 pretraining, ResNet-18, images a second (two views each), {device}", fontsize=12
+        f"CIFAR-10 pretraining, ResNet-18, images per second (two views each), {device}",
+        fontsize=12,
     )
     figure.tight_layout()
     figure.savefig(HERE / "throughput.png", dpi=110)
@@ -69,7 +70,7 @@ def draw_batches(panel, parts):
     panel.minorticks_off()
     panel.set_ylim(bottom=0)
     panel.set_xlabel("batch size")
-    panel.set_ylabel("images a second")
+    panel.set_ylabel("images per second")
     panel.set_title("one run", fontsize=10)
     panel.legend(frameon=False, fontsize=8)
 
@@ -103,7 +104,7 @@ def draw_together(panel, parts):
         panel.text(rate, place, f" {rate:,.0f}", va="center", fontsize=8)
     panel.set_yticks(range(len(bars)), [name for name, _, _ in bars], fontsize=8)
     panel.set_xlim(right=1.2 * max([rate for _, rate, _ in bars], default=1))
-    panel.set_xlabel("images a second")
+    panel.set_xlabel("images per second")
     panel.set_title(f"batch {run.SWEEP_BATCH}", fontsize=10)
 
 
