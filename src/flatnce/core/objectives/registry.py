@@ -40,7 +40,7 @@ class Entry:
     learns_scale: bool = False  # its own scale, so that no rule moves the temperature
     function: str = ""  # in flatnce.functional, if it is a function of a contrast
     negatives_per_sample: int = 2  # of each row, from each other sample of two views
-    ess_target: float = 0.0  # the best of five on CIFAR-10, the only data measured; 0: none
+    ess_target: float = 0.0  # the best of five on CIFAR-10, for images only; 0: none
     other_names: Sequence[str] = ()  # losses of other libraries with the same gradient
     scaled_by_model: Sequence[str] = ()  # those of them whose scale is a parameter of the model
 
@@ -89,7 +89,7 @@ def ess_advice(name: str) -> str:
     if name:
         measured = "FlatNCE" if gradient_lives(name) else "InfoNCE"
         said = f"{ess_target(name)} (the best for {measured}"
-    return f"an ESS of {said} on CIFAR-10, the only data measured)"
+    return f"an ESS of {said} on CIFAR-10; for images only)"
 
 
 def all_names() -> dict[str, Entry]:
