@@ -17,8 +17,6 @@ from flatnce.pretrain.models import Encoder
 
 __all__ = ["to_channels"]
 
-Images = AnySet
-
 
 def to_channels(images: Tensor, channels: int) -> Tensor:
     """Images (..., c, h, w), grey repeated to colour, or colour as grey by luma as of Pillow.
@@ -124,7 +122,7 @@ def frozen(module: nn.Module) -> Iterator[nn.Module]:
 
 def extract(
     backbone: nn.Module,
-    image_set: Images,
+    image_set: AnySet,
     *,
     size: int,
     resize: int | None = None,
@@ -166,7 +164,7 @@ def extract(
 
 
 def embed_views(
-    encoder: Encoder, image_set: Images, views: Views, channels: int, workers: int | None = None
+    encoder: Encoder, image_set: AnySet, views: Views, channels: int, workers: int | None = None
 ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d"]]:
     """Embeddings of two random views of every image, by the frozen encoder."""
     device = next(encoder.parameters()).device
@@ -183,7 +181,7 @@ def embed_views(
 
 
 def image_batches(
-    image_set: Images, batch_size: int, device: torch.device, side: int, workers: int | None = None
+    image_set: AnySet, batch_size: int, device: torch.device, side: int, workers: int | None = None
 ) -> Iterator[Tensor]:
     """Every image once, in the order of the set, as unsigned bytes on a device, batch by batch.
 

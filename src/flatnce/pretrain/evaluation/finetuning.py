@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from flatnce.pretrain.data import Views
-from flatnce.pretrain.data.own_set import loader_of
-from flatnce.pretrain.evaluation.features import Images, device_of, extract, to_channels
+from flatnce.pretrain.data.own_set import AnySet, loader_of
+from flatnce.pretrain.evaluation.features import device_of, extract, to_channels
 from flatnce.pretrain.evaluation.options import VALIDATION
 from flatnce.pretrain.evaluation.probe import Probe, check_training, choose
 
@@ -38,7 +38,7 @@ class FinetuneConfig:
     #: Channels that the network takes; by default those of the images.
     channels: int | None = None
     epochs: int = 100  #: Passes over the training images.
-    batch_size: int = 512  #: Images per step; all of them if there are fewer.
+    batch_size: int = 512  #: AnySet per step; all of them if there are fewer.
     #: Learning rates; of several, one is chosen on held-out training images. If no class has two
     #: images, the first is used.
     rates: tuple[float, ...] = (5e-5,)
@@ -53,8 +53,8 @@ class FinetuneConfig:
 
 def finetune(
     backbone: nn.Module,
-    train_set: Images,
-    test_set: Images,
+    train_set: AnySet,
+    test_set: AnySet,
     config: FinetuneConfig,
     *,
     seed: int = 0,
@@ -68,7 +68,7 @@ def finetune(
     classified in evaluation mode. The labels of the test images are not used.
 
     Arguments:
-        backbone: Images to features, with an attribute ``width``.
+        backbone: AnySet to features, with an attribute ``width``.
         train_set: The labelled images.
         test_set: The images to classify.
         config: The settings.
@@ -126,20 +126,20 @@ class _Job:
     report: Callable[[str], None]
     device: torch.device
 
-    def choose_rate(self, train_set: Images) -> tuple[float, dict[str, Any]]:
+    def choose_rate(self, train_set: AnySet) -> tuple[float, dict[str, Any]]:
         """The learning rate, and how it was chosen if there are several."""
         rates, seed = self.config.rates, self.seed
         if len(rates) > 1 and int(torch.bincount(train_set.labels).max()) < 2:
             why = f"nothing: none could be held out, and the first of the rates {rates} was taken"
             return rates[0], {"chosen_on": why, "rate": rates[0]}
 
-        def score(part: Images, aside: Images) -> Iterator[Tensor]:
+        def score(part: AnySet, aside: AnySet) -> Iterator[Tensor]:
             for rate in rates:
                 yield self.classify(self.train(part, rate, choosing=True), aside)
 
         return choose("rate", rates, train_set, self.config.validation, seed, score)
 
-    def train(self, train_set: Images, rate: float, *, choosing: bool = False) -> nn.Module:
+    def train(self, train_set: AnySet, rate: float, *, choosing: bool = False) -> nn.Module:
         """A trained network with a classifier. One number per epoch is read from the device."""
         config, device = self.config, self.device
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
@@ -185,7 +185,7 @@ class _Job:
                 )
         return model
 
-    def classify(self, model: nn.Module, image_set: Images) -> Float64[Tensor, "n k"]:
+    def classify(self, model: nn.Module, image_set: AnySet) -> Float64[Tensor, "n k"]:
         """Scores of every image's centre, in evaluation mode."""
         asked = ("size", "resize", "mean", "std", "channels", "batch_size", "workers")
         how = {name: getattr(self.config, name) for name in asked}

@@ -25,7 +25,8 @@ from torch.nn.functional import cross_entropy
 from flatnce.messages import check_at_least, check_choice
 from flatnce.pretrain.data import Batching
 from flatnce.pretrain.data.batches import others_than, shuffled_classes
-from flatnce.pretrain.evaluation.features import Features, Images
+from flatnce.pretrain.data.own_set import AnySet
+from flatnce.pretrain.evaluation.features import Features
 from flatnce.pretrain.evaluation.metrics import hits
 from flatnce.pretrain.evaluation.options import VALIDATION
 
@@ -219,7 +220,7 @@ def _correlated(
 # Of two with equal accuracy and loss, the stronger is taken.
 REGULARISATIONS = tuple(10.0**power for power in range(1, -7, -1))
 
-Set = TypeVar("Set", Features, Images)
+Set = TypeVar("Set", Features, AnySet)
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,8 +33,9 @@ from flatnce.pretrain.data import (
     load,
     permutation,
 )
+from flatnce.pretrain.data.own_set import AnySet
 from flatnce.pretrain.data.readers import is_shards
-from flatnce.pretrain.evaluation.features import Features, Images, conversion, embed_views, extract
+from flatnce.pretrain.evaluation.features import Features, conversion, embed_views, extract
 from flatnce.pretrain.evaluation.finetuning import FinetuneConfig, finetune
 from flatnce.pretrain.evaluation.knn import TEMPERATURE, knn_scores
 from flatnce.pretrain.evaluation.metrics import measure
@@ -89,17 +90,18 @@ class Bench:
             "channels": run.channels,
         }
         self.data = trained.data
-        self.sets: dict[tuple[str, str], Images] = {}
+        self.sets: dict[tuple[str, str], AnySet] = {}
         self.extracted: dict[tuple[str, str], Features] = {}
         self._held: dict[str, Tensor] = {}
 
-    def load(self, data: str, part: str) -> Images:
+    def load(self, data: str, part: str) -> AnySet:
         """The images of a set, or of a folder's path.
 
         The part is ``train``, all labelled images that are not test images, or ``test``.
         """
         if (data, part) not in self.sets:
-            if self._has_no_test(data):
+            own = is_own(data) and not has_own_test(self._own(data, "test"))
+            if own or _has_no_test(data):
                 whole = self._read(data, "train")
                 rest, self._held[data] = _split_labels(whole, data)
                 self.sets[data, "train"] = whole.subset(rest)
@@ -136,20 +138,17 @@ class Bench:
         without: dict[str, Any] = {"augment": None, "batch_augment": None, "test_data": test}
         return replace(self.run.config.data, data=data, split=split, **without)
 
-    def is_ready(self, images: Images) -> bool:
+    def is_ready(self, images: AnySet) -> bool:
         """Whether a user's own code makes the inputs of the encoder."""
         return self.run.ready and isinstance(images, OwnSet)
 
-    def with_views(self, images: Images) -> Images:
+    def with_views(self, images: AnySet) -> AnySet:
         """The same images with the augmentation of the run, if that is a user's."""
         if not isinstance(images, OwnSet):
             return images
         return replace(images, **own_functions(self.run.config.data))
 
-    def _has_no_test(self, data: str) -> bool:
-        return not has_own_test(self._own(data, "test")) if is_own(data) else _has_no_test(data)
-
-    def _read(self, data: str, split: str) -> Images:
+    def _read(self, data: str, split: str) -> AnySet:
         if not is_own(data):
             skip = self.options.skip_unreadable
             return load(data, split, self.options.root, skip_unreadable=skip)
@@ -179,12 +178,12 @@ class Bench:
             self.extracted[data, part] = self.extract(self.load(data, part))
         return self.extracted[data, part]
 
-    def extract(self, images: Images) -> Features:
+    def extract(self, images: AnySet) -> Features:
         """Features of some images, on the device."""
         workers = self.options.workers
         return extract(self.run.encoder.backbone, images, **self.input, workers=workers)
 
-    def embed(self, images: Images, views: Views) -> tuple[Tensor, Tensor]:
+    def embed(self, images: AnySet, views: Views) -> tuple[Tensor, Tensor]:
         """Embeddings of two views of some images, on the device."""
         run, workers = self.run, self.options.workers
         return embed_views(run.encoder, images, views, run.channels, workers)
@@ -231,7 +230,7 @@ def _has_no_test(data: str) -> bool:
     return there and not has_part(data, "test")
 
 
-def _split_labels(image_set: Images, data: str) -> tuple[Tensor, Tensor]:
+def _split_labels(image_set: AnySet, data: str) -> tuple[Tensor, Tensor]:
     """Training and test images of a folder, by class; without labels as if of one class."""
     labels, classes = image_set.labels.cpu(), image_set.classes
     if int(labels.min()) < 0:
