@@ -1,12 +1,11 @@
 """Encoder and objective as one module, and its gradient with or without gradient caching."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 
 from flatnce.core import distributed
 from flatnce.core.control import Cosine, EssController
@@ -181,12 +180,15 @@ def backward(
     if views.is_cuda:
         generator = torch.cuda.default_generators[views.get_device()]
     parts = views.split(micro_batch, dim=1)
+    statistics = [(buffer, buffer.clone()) for buffer in learner.encoder.buffers()]
     seeds = []
-    with torch.no_grad(), _statistics_held(learner):
+    with torch.no_grad():
         embedded = []
         for part in parts:
             seeds.append(generator.get_state())
             embedded.append(learner.embed(part))
+        for buffer, before in statistics:  # only the second pass counts
+            buffer.copy_(before)
     z = torch.cat(embedded, dim=1).requires_grad_()
     loss = learner.loss(z, indices)
     between()
@@ -202,17 +204,3 @@ def backward(
             learner.embed(part).backward(share)
     generator.set_state(after)
     return loss.detach()
-
-
-@contextmanager
-def _statistics_held(learner: nn.Module) -> Iterator[None]:
-    """Normalise by the batch without updating running statistics."""
-    norms = [part for part in learner.modules() if isinstance(part, _NormBase)]
-    tracking = [part for part in norms if part.track_running_stats]
-    for part in tracking:
-        part.track_running_stats = False
-    try:
-        yield
-    finally:
-        for part in tracking:
-            part.track_running_stats = True
