@@ -581,6 +581,13 @@ def test_a_temperature_is_corrected_to_the_target_of_the_objective():
     assert PEAKED_ESS < min(map(ess_target, OBJECTIVES))
 
 
+def test_few_effective_negatives_are_to_be_compared_where_the_gradient_lives():
+    for name in ("FlatNCE", "DCL"):
+        assert verdict_on([record(1, "peaked")], name).remedies[0].startswith("compare with")
+    for name in ("InfoNCE", ""):
+        assert verdict_on([record(1, "peaked")], name).remedies[0].startswith("raise the temp")
+
+
 @pytest.mark.parametrize(("kind", "start"), [("peaked", "higher"), ("uniform", "lower")])
 def test_a_controller_is_not_advised_where_the_scale_is_learned(kind, start):
     learned = {name for name, entry in OBJECTIVES.items() if entry.learns_scale}

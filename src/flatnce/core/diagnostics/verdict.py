@@ -139,6 +139,8 @@ def remedies_of(kind: str, objective: str = "") -> tuple[str, ...]:
         remedies = [words["first_if_unknown"], *remedies[1:]]
     elif learns_scale(objective) and "first_if_scale_is_learned" in words:
         remedies = [words["first_if_scale_is_learned"], *remedies[1:]]
+    elif gradient_lives(objective) and "first_if_gradient_lives" in words:
+        remedies = [words["first_if_gradient_lives"], *remedies[1:]]
     known = {"objective": objective, "ess_target": ess_advice(objective)}
     return tuple(remedy.format(**known) for remedy in remedies)
 
