@@ -4,6 +4,7 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -262,36 +263,26 @@ class JointCritic(Critic):
         self.network, self.pairs_at_once = network, pairs_at_once
 
     def score(self, left: Tensor, right: Tensor) -> Float[Tensor, "n m"]:
-        first = self._first_layer()
-        if first is not None:
+        rest, split = self.network, False
+        if isinstance(rest, nn.Sequential) and len(rest) > 1 and type(rest[0]) is nn.Linear:
+            first, rest, split = rest[0], rest[1:], True
             weights = first.weight.split((left.shape[1], right.shape[1]), dim=1)
             left = nn.functional.linear(left, weights[0], first.bias)
             right = right @ weights[1].T
+
+        def rows(part: Tensor, right: Tensor) -> Tensor:
+            shape = (len(part), len(right), -1)
+            both = part[:, None].expand(shape), right[None].expand(shape)
+            pairs = both[0] + both[1] if split else torch.cat(both, dim=2)
+            return rest(pairs.flatten(0, 1)).reshape(shape[:2])
+
         step = max(self.pairs_at_once // len(right), 1)
-        if len(left) <= step or not torch.is_grad_enabled():
-            return torch.cat([self._rows(part, right) for part in left.split(step)])
-        return torch.cat(
-            [checkpoint(self._rows, part, right, use_reentrant=False) for part in left.split(step)]
-        )
+        recomputed = len(left) > step and torch.is_grad_enabled()
+        scored = partial(checkpoint, rows, use_reentrant=False) if recomputed else rows
+        return torch.cat([scored(part, right) for part in left.split(step)])
 
     def score_paired(self, left: Tensor, right: Tensor) -> Float[Tensor, " n"]:
         return self.network(torch.cat((left, right), dim=1)).reshape(-1)
-
-    def _first_layer(self) -> nn.Linear | None:
-        if isinstance(self.network, nn.Sequential) and len(self.network) > 1:
-            return self.network[0] if type(self.network[0]) is nn.Linear else None
-        return None
-
-    def _rows(self, left: Tensor, right: Tensor) -> Tensor:
-        n, m = len(left), len(right)
-        if self._first_layer() is None:
-            both = left[:, None].expand(n, m, -1), right[None].expand(n, m, -1)
-            return self.network(torch.cat(both, dim=2).reshape(n * m, -1)).reshape(n, m)
-        hidden = (left[:, None] + right[None]).reshape(n * m, -1)
-        assert isinstance(self.network, nn.Sequential)
-        for layer in self.network[1:]:
-            hidden = layer(hidden)
-        return hidden.reshape(n, m)
 
 
 def critic_for(
@@ -330,15 +321,6 @@ def critic_for(
 LARGEST_CORRELATION = 0.99999
 
 
-class Squares(nn.Module):
-    """Append squares and the log of the mean square: a perceptron is slow to learn norms."""
-
-    def forward(self, values: Float[Tensor, "n d"]) -> Float[Tensor, "n w"]:
-        squares = values.square()
-        size = (squares.mean(dim=1, keepdim=True) + 1e-3).log()
-        return torch.cat((values, (squares - 1) / 2**0.5, size), dim=1)
-
-
 class GaussianTower(nn.Module):
     """One side's features: a perceptron's, a linear map, and a quadratic form beside a 1."""
 
@@ -355,7 +337,7 @@ class GaussianTower(nn.Module):
         self.register_buffer("centre", centre)
         self.register_buffer("size", size)
         width = 2 * len(linear) + 1
-        self.squares, self.leads = Squares(), leads
+        self.leads = leads
         self.perceptron = perceptron(width, features + 1, hidden, nn.SiLU)
         self.linear, self.quadratic = nn.Parameter(linear), nn.Parameter(quadratic)
         last = self.perceptron[-1]
@@ -368,7 +350,10 @@ class GaussianTower(nn.Module):
 
     def forward(self, values: Float[Tensor, "n d"]) -> Float[Tensor, "n w"]:
         values = (values - self.centre) / self.size
-        learned = self.perceptron(self.squares(values))
+        squares = values.square()
+        norm = (squares.mean(dim=1, keepdim=True) + 1e-3).log()
+        # Squares and the norm are inputs, too: a perceptron is slow to learn them.
+        learned = self.perceptron(torch.cat((values, (squares - 1) / 2**0.5, norm), dim=1))
         alone = learned[:, -1:] - (values @ self.quadratic).square().sum(1, keepdim=True) / 2
         one = torch.ones_like(alone)
         ends = (alone, one) if self.leads else (one, alone)
@@ -497,7 +482,7 @@ def whitening(table: NDArray[np.float64]) -> NDArray[np.float64]:
 
 # Modules whose copies give the same results stacked as one by one.
 STACKABLE = (
-    *(SeparableCritic, BoundedScale, GaussianTower, Squares),
+    *(SeparableCritic, BoundedScale, GaussianTower),
     *(nn.Sequential, nn.Linear, nn.ReLU, nn.SiLU),
 )
 
@@ -573,10 +558,8 @@ class StackedCritics:
 
     def parameters(self, of: Literal["all", "critic", "dual"] = "all") -> list[Tensor]:
         """Return all weights, those of the critics or those of u only."""
-        kinds = {
-            name: "dual" if name.startswith(("critic.dual_head.", "dual_critic.")) else "critic"
-            for name in self.weights
-        }
+        of_u = ("critic.dual_head.", "dual_critic.")
+        kinds = {name: "dual" if name.startswith(of_u) else "critic" for name in self.weights}
         return [weight for name, weight in self.weights.items() if of in ("all", kinds[name])]
 
     def state_of(self, number: int, weights: dict[str, Tensor]) -> dict[str, Tensor]:
