@@ -84,9 +84,7 @@ class Task:
 
         Tasks that differ by maps of X and Y only share the underlying pairs for one seed.
         """
-        rows, start = (_whole(name, value) for name, value in (("n", n), ("seed", seed)))
-        check_at_least("n", rows, 1)
-        check_at_least("seed", start, 0)
+        rows, start = _whole("n", n, 1), _whole("seed", seed, 0)
         return self.law.draw(np.random.default_rng(start), rows)
 
     def pointwise(self, x: np.ndarray, y: np.ndarray) -> laws.Ratios:
@@ -102,11 +100,12 @@ class Task:
         return self.law.pointwise(x.astype(np.float64), y.astype(np.float64))
 
 
-def _whole(name: str, value: SupportsIndex) -> int:
+def _whole(name: str, value: SupportsIndex, least: int) -> int:
     try:
-        return operator.index(value)
+        check_at_least(name, operator.index(value), least)
     except TypeError:
         raise ValueError(f"{name}={value!r}: give a whole number") from None
+    return operator.index(value)
 
 
 Row = tuple[str, laws.Law, str]  # id, law and description of a task of bmi
