@@ -21,14 +21,7 @@ from flatnce.core.diagnostics import best_scale
 from flatnce.messages import check_at_least, check_choice
 from flatnce.mi.bounds import BLOCK_ENTRIES, MESSAGES, ScoreBlocks
 
-__all__ = [
-    "BoundedScale",
-    "Critic",
-    "SeparableCritic",
-    "critic_for",
-    "perceptron",
-    "StackedCritics",
-]
+__all__ = ["BoundedScale", "Critic", "StackedCritics", "critic_for"]
 
 SAMPLES_AT_ONCE = 8192  # that a tower sees when scores are read in blocks
 
@@ -382,20 +375,18 @@ def gaussian_critic(
         hidden: Widths of the perceptrons.
         features: Width of their features.
     """
-    used = [_start_columns(*tables) for tables in zip(train, validation, strict=True)]
-    maps = [
-        _standardisation(table.astype(np.float64), centred=not own.all())
-        for table, own in zip(train, used, strict=True)
-    ]
-    first, others = (
-        [(table - centre) / size for table, (centre, size) in zip(tables, maps, strict=True)]
-        for tables in (train, validation)
-    )
-    first = [table * own for table, own in zip(first, used, strict=True)]
-    whitened = [whitening(table) * own[:, None] for table, own in zip(first, used, strict=True)]
-    cross = (first[0] @ whitened[0]).T @ (first[1] @ whitened[1]) / len(first[0])
-    left, _, right = np.linalg.svd(cross, full_matrices=False)
-    directions = [whitened[0] @ left, whitened[1] @ right.T]
+    used, maps, whiteners, white, others = [], [], [], [], []
+    for table, other in zip(train, validation, strict=True):
+        own = _start_columns(table, other)
+        centre, size = _standardisation(table.astype(np.float64), centred=not own.all())
+        rows = (table - centre) / size * own
+        used.append(own)
+        maps.append((centre, size))
+        whiteners.append(whitening(rows) * own[:, None])
+        white.append(rows @ whiteners[-1])
+        others.append((other - centre) / size)
+    left, _, right = np.linalg.svd(white[0].T @ white[1] / len(white[0]), full_matrices=False)
+    directions = [whiteners[0] @ left, whiteners[1] @ right.T]
     projected = [table @ side for table, side in zip(others, directions, strict=True)]
     u, v = (side - side.mean(axis=0) for side in projected)
     spreads = [np.maximum(side.std(axis=0), 1e-12) for side in (u, v)]
