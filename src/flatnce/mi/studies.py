@@ -13,7 +13,7 @@ from flatnce.environment import plain
 from flatnce.extras import require_extra
 from flatnce.messages import counted
 from flatnce.mi.cleaning import FEWEST_ROWS, Table, columns_of, numbers_of
-from flatnce.mi.estimator import MutualInformation, estimate_each
+from flatnce.mi.estimator import estimate, estimate_each
 from flatnce.mi.fitting import Progress
 from flatnce.mi.registry import method_named
 from flatnce.mi.result import Estimate, number_text, p_value_in_words, unit_factor
@@ -53,11 +53,12 @@ def _record(estimate: Estimate) -> dict[str, Any]:
 
 def _corrected(p_values: Sequence[float]) -> tuple[Table, Table]:
     """P-values corrected by Holm (any error), and by Benjamini and Hochberg (share of errors)."""
-    given = np.asarray(p_values)
+    missing, given = np.isnan(p_values), np.nan_to_num(p_values, nan=1.0)
     order = np.argsort(given)
-    holm = np.maximum.accumulate(given[order] * np.arange(len(given), 0, -1))
+    holm = np.maximum.accumulate(given[order] * np.arange(len(given), 0, -1))[np.argsort(order)]
     statistics = require_extra("scipy.stats", "corrected p-values", "mi")
-    return np.minimum(holm, 1)[np.argsort(order)], statistics.false_discovery_control(given)
+    shares = statistics.false_discovery_control(given)
+    return np.where(missing, np.nan, np.minimum(holm, 1)), np.where(missing, np.nan, shares)
 
 
 @dataclass(frozen=True)
@@ -74,15 +75,13 @@ class Study:
         ``p_value_holm`` keeps the chance of any false find at its level, ``q_value`` (Benjamini
         and Hochberg) the expected share of false finds. A missing p-value counts as 1.
         """
-        found = [dict(zip(self.header, names, strict=True)) for names in self.estimates]
         records = [
-            one | _record(each) for one, each in zip(found, self.estimates.values(), strict=True)
+            {**dict(zip(self.header, names, strict=True)), **_record(one)}
+            for names, one in self.estimates.items()
         ]
-        p_values = [1.0 if math.isnan(one["p_value"]) else one["p_value"] for one in records]
+        p_values = [record["p_value"] for record in records]
         for record, holm, q_value in zip(records, *_corrected(p_values), strict=True):
-            known = not math.isnan(record["p_value"])
-            record["p_value_holm"] = float(holm) if known else math.nan
-            record["q_value"] = float(q_value) if known else math.nan
+            record |= {"p_value_holm": float(holm), "q_value": float(q_value)}
         if self.header in (("method",), ("lag",)):
             return records
         return sorted(records, key=lambda one: -one["estimate"])
@@ -119,21 +118,24 @@ class Study:
 
     def warnings(self, unit: str = "nats") -> list[str]:
         """Return which flags were raised and how often, and why something is not certified."""
-        raised: dict[str, dict[str, str]] = {}  # what each flag says, by the names of estimates
-        for names, estimate in self.estimates.items():
-            for one in estimate.flags:
-                raised.setdefault(one.name, {})[" with ".join(names)] = one.said(unit)
+        # The messages of each flag, by the names of the estimates that raised it.
+        raised: dict[str, dict[str, str]] = {}
+        for names, one in self.estimates.items():
+            for flag in one.flags:
+                raised.setdefault(flag.name, {})[" with ".join(names)] = flag.said(unit)
         if not raised:
             return []
-        total, lines, listed = len(self.estimates), [], []
-        of_what = f"{self.header[0]} " if len(self.header) == 1 else ""
-        for name, said in raised.items():
-            first, message = next(iter(said.items()))
-            if name in ("dependent", "unresolved"):
-                lines.append(f"! {name} ({of_what}{first}): {message}")
-            which = f": lag {', '.join(said)}" if self.header == ("lag",) else ""
-            listed.append(f"{name} ({len(said)}{which if len(said) < total else ''})")
-        return [*lines, f"Flags (of {total}): {', '.join(listed)}."]
+        lines, counts = [], []
+        kind = f"{self.header[0]} " if len(self.header) == 1 else ""
+        for name, messages in raised.items():
+            if name in ("dependent", "unresolved"):  # in full for the first estimate
+                first = next(iter(messages))
+                lines.append(f"! {name} ({kind}{first}): {messages[first]}")
+            count = str(len(messages))
+            if self.header == ("lag",) and len(messages) < len(self.estimates):
+                count += f": lag {', '.join(messages)}"
+            counts.append(f"{name} ({count})")
+        return [*lines, f"Flags (of {len(self.estimates)}): {', '.join(counts)}."]
 
     def plain(self, unit: str = "nats") -> dict[str, Any]:
         """Return everything as plain data for JSON, in ``nats`` or ``bits``."""
@@ -143,33 +145,26 @@ class Study:
         return plain({"unit": unit, "rows": rows})
 
 
-def compare(
-    x: Any,
-    y: Any,
-    methods: Sequence[str] = COMPARED,
-    *,
-    groups: Any = None,
-    progress: Any = None,
-    **choices: Any,
-) -> Study:
+def compare(x: Any, y: Any, methods: Sequence[str] = COMPARED, **choices: Any) -> Study:
     """Estimate by several methods on the same split.
 
     Do not report the largest bound: choosing it afterwards means choosing on the test rows.
 
     Arguments:
-        methods: Names of :data:`flatnce.mi.METHODS`. The others are those of
-            :func:`flatnce.mi.estimate`.
+        x: Rows by columns, or a vector.
+        y: The partners, row by row.
+        methods: Names of :data:`flatnce.mi.METHODS`.
+        choices: ``groups``, ``progress`` and the other arguments of :func:`flatnce.mi.estimate`.
     """
     if isinstance(methods, str) or not methods:
         raise ValueError(f"methods={methods!r}: give a list of names, for example ['auto', 'ksg']")
-    for name in methods:
+    for name in methods:  # before the first of them is fitted
         method_named(name)
     choices.setdefault("baselines", False)
-    found: dict[tuple[str, ...], Estimate] = {
-        (name,): MutualInformation(name, **choices).fit(x, y, groups, progress).estimate_
-        for name in methods
-    }
-    return Study(("method",), found)
+    estimates: dict[tuple[str, ...], Estimate] = {}
+    for name in methods:
+        estimates[(name,)] = estimate(x, y, method=name, **choices)
+    return Study(("method",), estimates)
 
 
 @dataclass(frozen=True)
@@ -306,7 +301,7 @@ def _known(part: Table) -> Table:
     return part[~np.isnan(part).any(axis=1)]
 
 
-def _columns(table: Any, argument: str, columns: Sequence[str] | None = None) -> dict[str, Table]:
+def _columns(table: Any, argument: str, columns: Sequence[str] | None) -> dict[str, Table]:
     """Columns by name, checked."""
     found = _parts(table, argument, columns)
     for name, part in found.items():
