@@ -26,6 +26,8 @@ __all__ = []
 
 LARGEST_MATRIX_ROWS = 2048  # of a part, in the permutation test: any subset gives an exact test
 
+NO_GROUP = -1  # groups are numbered from 0
+
 Values = dict[str, float]
 
 
@@ -71,11 +73,9 @@ class GroupSums:
     pool: int  # rows of the pool
     floor: float  # share of independence
 
-    def statistics(self, without: int | None = None) -> tuple[Contrast, Tensor]:
-        """Return row statistics, and the mask of their rows."""
-        kept = torch.ones(self.negatives.shape[1], dtype=torch.bool, device=self.group.device)
-        if without is not None:
-            kept[without : without + 1] = False
+    def statistics(self, without: int = NO_GROUP) -> tuple[Contrast, Tensor]:
+        """Return row statistics without a group, and the mask of their rows."""
+        kept = torch.arange(self.negatives.shape[1], device=self.group.device) != without
         rows = kept[self.group]
         count = (rows.sum() - 1).to(self.positive).expand(int(rows.sum()))
         # Sum again instead of subtracting: the rest may be tiny beside what is subtracted.
@@ -116,7 +116,7 @@ def group_sums(part: EvaluationPart) -> GroupSums:
     return GroupSums(*sums, part.group, len(part.y_pool), part.floor)
 
 
-def _values(sums: GroupSums, without: int | None = None) -> Values:
+def _values(sums: GroupSums, without: int = NO_GROUP) -> Values:
     """Every read-out of a part, on all rows or without one group."""
     statistics, rows = sums.statistics(without)
     shift = sums.shift[rows]
@@ -161,11 +161,10 @@ def _jackknife_error(values: Float[Tensor, " g"]) -> float:
     return float(((groups - 1) / groups * (values - values.mean()).square().sum()).sqrt())
 
 
-def _mean_values(parts: Sequence[GroupSums], without: int | None = None) -> Values:
+def _mean_values(parts: Sequence[GroupSums], without: int = NO_GROUP) -> Values:
     """Every read-out over the parts, weighted by their rows, on all or without one group."""
-    counts = [int((sums.group != (-1 if without is None else without)).sum()) for sums in parts]
-    kept = [(sums, count) for sums, count in zip(parts, counts, strict=True) if count > 1]
-    weighted = [(count, _values(sums, without)) for sums, count in kept]
+    counted = [(int((sums.group != without).sum()), sums) for sums in parts]
+    weighted = [(count, _values(sums, without)) for count, sums in counted if count > 1]
     total = sum(count for count, _ in weighted)
     return {
         name: sum(count * values[name] for count, values in weighted) / total for name in NOTES
