@@ -80,8 +80,7 @@ def paired_blocks(scores: Scores) -> ScoreBlocks:
     """Return the blocks of a matrix in which every row has a partner and a negative."""
     blocks = blocks_of(scores)
     if blocks.columns < max(blocks.rows, 2):
-        seen = {"rows": blocks.rows, "columns": blocks.columns}
-        raise ValueError(MESSAGES["square"].format(**seen))
+        raise ValueError(MESSAGES["square"].format(rows=blocks.rows, columns=blocks.columns))
     return blocks
 
 

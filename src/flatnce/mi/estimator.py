@@ -118,8 +118,7 @@ class EstimationOptions:
             if not isinstance(self.critic, str):
                 return self._given_critic(self.critic)
             if max(x.ndim, y.ndim) > 2:
-                shapes = {"x": x.shape[1:], "y": y.shape[1:]}
-                raise ValueError(cleaning.MESSAGES["shapes"].format(**shapes))
+                raise ValueError(cleaning.MESSAGES["shapes"].format(x=x.shape[1:], y=y.shape[1:]))
             if self.critic_kind == "gaussian":
                 # Correlations come from rows that neither gave the directions nor stop training.
                 most = len(x) - max(len(x) // 5, min(len(x) // 2, 50))

@@ -128,10 +128,8 @@ def _bound(name: str, entry: dict[str, Any]) -> Bound:
     return Bound(**made)
 
 
-_ENTRIES = read_toml(__file__, "bounds.toml")
-
 BOUNDS: Mapping[str, Bound] = MappingProxyType(
-    {name: _bound(name, entry) for name, entry in _ENTRIES.items()}
+    {name: _bound(name, entry) for name, entry in read_toml(__file__, "bounds.toml").items()}
 )
 """Every bound and objective, by name."""
 

@@ -67,9 +67,8 @@ def embedding_information(
 
 
 def _check(name: str, first: Tensor, second: Tensor) -> None:
-    shapes = tuple(first.shape), tuple(second.shape)
-    if shapes[0] != shapes[1] or len(shapes[0]) != 2 or shapes[0][0] < 20:
-        seen = {"first": shapes[0], "second": shapes[1]}
-        raise ValueError(MESSAGES["views"].format(name=name, **seen))
+    one, other = tuple(first.shape), tuple(second.shape)
+    if one != other or len(one) != 2 or len(first) < 20:
+        raise ValueError(MESSAGES["views"].format(name=name, first=one, second=other))
     if not bool(first.isfinite().all() and second.isfinite().all()):
         raise ValueError(f"{name} hold NaN or infinite values; pass finite embeddings")
