@@ -27,7 +27,6 @@ from flatnce.paper.reproduce.runs import (
     Curve,
     Runs,
     cell,
-    checkpoints,
     epoch_of,
     evaluations,
     linear_probe,
@@ -145,7 +144,7 @@ def checkpoint_points(run: TrainingRun, runs: Runs) -> list[dict[str, float]]:
     lines = {one["step"]: one for one in run.record["metrics"]}
     points = []
     protocol, options = linear_probe(runs.setting)
-    for step in checkpoints(run):
+    for step in run.record["checkpoints"]:
         before = [known for known, one in lines.items() if known <= step and "mi" in one]
         if "pool_mi" in lines.get(step, {}) and before:
             information = {"pool_mi": lines[step]["pool_mi"], "mi": lines[max(before)]["mi"]}
@@ -168,7 +167,7 @@ def printed_share(runs: Runs, entry: Mapping[str, Any], name: str, column: Any) 
 def linear_by_epoch(runs: Runs) -> Findings:
     """Top-1 and top-5 of every checkpoint, by both probes."""
     first = runs.first_trained
-    epochs = [epoch_of(first, step) for step in checkpoints(first)] if first else []
+    epochs = [epoch_of(first, step) for step in first.record["checkpoints"]] if first else []
     _, options = linear_probe(runs.setting)
     for run in runs.finished:
         for epoch in () if run.failure else epochs:
@@ -212,12 +211,9 @@ def transfer(runs: Runs) -> Findings:
     here = [name for name in wanted if name not in missing]
     rows, charts = [], []
     for entry in runs.experiment.printed:
-        protocol = entry["protocol"]
-        options: dict[str, Any] = {"size": 224}
-        if runs.setting.scale == "smoke":
-            options = {"epochs": 1, "rates": (1e-3,)}
-        elif runs.setting.scale == "small":
-            options = {"epochs": 10} if protocol == "transfer-finetune" else {}
+        protocol, smoke = entry["protocol"], {"epochs": 1, "rates": (1e-3,)}
+        small = {"epochs": 10} if protocol == "transfer-finetune" else {}
+        options = runs.setting.pick({"smoke": smoke, "small": small, "paper": {"size": 224}})
         values: dict[str, list[Values]] = {group.label: [] for group in runs.groups}
         for data in here:
             for group in runs.groups:

@@ -345,10 +345,13 @@ def _rows(variant: Variant, size: Size) -> Iterator[dict[str, Any]]:
 
 
 @torch.no_grad()
-def batch_values(
+def bias_and_deviation(
     variant: Variant, size: Size, trained: TrainedCritics | None = None
-) -> list[list[float]]:
-    """The value on each held-out batch, by run: at the true critic, or at trained, finite ones."""
+) -> dict[float, tuple[Values, Values]]:
+    """Bias and standard deviation per seed over held-out batches, by information.
+
+    They are those of the true critic, or of the trained ones that stayed finite.
+    """
     stream = Stream(size, 2 if trained is None else 3)
     values: list[list[float]] = [[] for _ in size.runs]
     for _ in range(size.batches):
@@ -360,14 +363,6 @@ def batch_values(
                 values[run].append(float(_true_value(variant, x[run], y[run], nats)))
             elif trained.alive[run]:
                 values[run].append(float(variant.value(scores[run], dual[run])))
-    return values
-
-
-def bias_and_deviation(
-    variant: Variant, size: Size, trained: TrainedCritics | None = None
-) -> dict[float, tuple[Values, Values]]:
-    """Bias and standard deviation per seed over held-out batches, by information."""
-    values = batch_values(variant, size, trained)
     numbers = {}
     for nats in size.nats:
         target = _target(variant, nats, size.dimensions)

@@ -187,11 +187,6 @@ class MissingWeights(Exception):
     """An evaluation is not recorded, and the weights that it needs are not here."""
 
 
-def checkpoints(run: TrainingRun) -> list[int]:
-    """Steps of the checkpoints that were kept, without step 0."""
-    return list(run.record["checkpoints"])
-
-
 def epoch_of(run: TrainingRun, step: int) -> float:
     """The epoch at a step."""
     results = run.record["results"]
@@ -200,7 +195,7 @@ def epoch_of(run: TrainingRun, step: int) -> float:
 
 def step_at(run: TrainingRun, epoch: float) -> int:
     """The step of the checkpoint nearest to an epoch."""
-    return min(checkpoints(run), key=lambda step: abs(epoch_of(run, step) - epoch))
+    return min(run.record["checkpoints"], key=lambda step: abs(epoch_of(run, step) - epoch))
 
 
 def evaluations(
@@ -214,7 +209,7 @@ def evaluations(
 
     Recorded ones are read. Missing ones are done together, so that they share features.
     """
-    step = checkpoints(run)[-1] if step is None else step
+    step = run.record["checkpoints"][-1] if step is None else step
     names = [protocols] if isinstance(protocols, str) else list(protocols)
     question = plain({"step": step, "data": list(data), **options})
     asked = {name: {"protocol": name, **question} for name in names}
