@@ -27,7 +27,7 @@ from torch.nn.functional import normalize, relu
 from flatnce import functional as F
 from flatnce.core.diagnostics import best_scale
 from flatnce.mi.fitting import one_thread
-from flatnce.paper.charts import axis, chart, comparison, difference, draw, line, spread
+from flatnce.paper.charts import Plain, axis, chart, comparison, difference, draw, line, spread
 from flatnce.paper.demo_config import DemoConfig
 from flatnce.paper.gaussians import correlation_of, draw_pairs
 from flatnce.pretrain.runs.log import Run, RunLog, read_run
@@ -117,11 +117,21 @@ def _summary(case: Case, measured: dict[str, list[float]]) -> dict[str, Any]:
     }
 
 
+def losses_of(logits: Float[Tensor, "r k k"]) -> Float[Tensor, " r"]:
+    """InfoNCE of the first half of the runs, FlatNCE of the second half."""
+    runs, batch, _ = logits.shape
+    own = torch.arange(batch).repeat(runs)
+    contrast = F.contrast_from_logits(logits.reshape(runs * batch, batch), own)
+    infonce = F.infonce(contrast, reduction="none").reshape(runs, batch).mean(dim=1)
+    flatnce = F.flatnce(contrast, reduction="none").reshape(runs, batch).mean(dim=1)
+    half = runs // len(NAMES)
+    return torch.cat([infonce[:half], flatnce[half:]])
+
+
 def train_case(
-    case: Case, config: DemoConfig, losses: Callable[[Tensor], Tensor] | None = None
+    case: Case, config: DemoConfig, losses: Callable[[Tensor], Tensor] = losses_of
 ) -> Iterator[tuple[int, dict[str, list[float]]]]:
     """Train all runs of a case together; yield the step and every measure of every run."""
-    losses = losses or losses_of
     seeds, correlation = config.seed_range, correlation_of(NATS, DIMENSIONS)
     # Three random streams per seed: start, held-out pools, training pairs.
     critics = start_critics([3 * seed for seed in seeds], config.width)
@@ -174,17 +184,6 @@ def _tower(layers: list[Tensor], x: Float[Tensor, "r k d"]) -> Float[Tensor, "r 
     for hidden_weight, hidden_bias in hidden:
         x = relu(torch.baddbmm(hidden_bias, x, hidden_weight))
     return normalize(torch.baddbmm(bias, x, weight), dim=-1)
-
-
-def losses_of(logits: Float[Tensor, "r k k"]) -> Float[Tensor, " r"]:
-    """InfoNCE of the first half of the runs, FlatNCE of the second half."""
-    runs, batch, _ = logits.shape
-    own = torch.arange(batch).repeat(runs)
-    contrast = F.contrast_from_logits(logits.reshape(runs * batch, batch), own)
-    infonce = F.infonce(contrast, reduction="none").reshape(runs, batch).mean(dim=1)
-    flatnce = F.flatnce(contrast, reduction="none").reshape(runs, batch).mean(dim=1)
-    half = runs // len(NAMES)
-    return torch.cat([infonce[:half], flatnce[half:]])
 
 
 def draw_pools(seeds: Sequence[int], size: int, correlation: float) -> list[Tensor]:
@@ -242,13 +241,10 @@ def measure_critics(
 
 TEXTS = read_toml(__file__, "demo.toml")
 
-Plain = Mapping[str, Any]
-
-
 # The page.
 
 
-def findings_of(results: Mapping[str, Any]) -> list[dict[str, str]]:
+def findings_of(results: Plain) -> list[dict[str, str]]:
     """The results in sentences, for the terminal and the page."""
     focus, values = _focus(results), _values(results)
     by_size = _by_size(results)
@@ -293,7 +289,7 @@ def _best(cases: list[Plain]) -> str:
     return f"{', '.join(said)}: {comparison(difference(values[1], values[0]))}"
 
 
-def _values(results: Mapping[str, Any]) -> dict[str, Any]:
+def _values(results: Plain) -> dict[str, Any]:
     focus = _focus(results)
     return {
         **results,
@@ -304,7 +300,7 @@ def _values(results: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _by_size(results: Mapping[str, Any]) -> dict[int, list[Plain]]:
+def _by_size(results: Plain) -> dict[int, list[Plain]]:
     """The cases by K, from the highest temperature to the lowest."""
     found: dict[int, list[Plain]] = {}
     for case in sorted(results["cases"], key=lambda case: -case["temperature"]):
@@ -312,7 +308,7 @@ def _by_size(results: Mapping[str, Any]) -> dict[int, list[Plain]]:
     return dict(sorted(found.items()))
 
 
-def _focus(results: Mapping[str, Any]) -> Plain:
+def _focus(results: Plain) -> Plain:
     """Of the smallest K, the temperature at which InfoNCE is furthest behind."""
     cases = next(iter(_by_size(results).values()))
     return max(cases, key=lambda case: float(case["difference"]["mean"]))
@@ -333,7 +329,7 @@ def demo_page(run_directory: str | Path) -> Path:
     return write_page(_page(run, run.results), run.directory / "report.html")
 
 
-def _page(run: Run, results: Mapping[str, Any]) -> Page:
+def _page(run: Run, results: Plain) -> Page:
     focus, values = _focus(results), _values(results)
     in_training = [
         _curves(run, focus, "k_mi", "The K-way task", _ceiling(focus)),
@@ -366,7 +362,7 @@ def _page(run: Run, results: Mapping[str, Any]) -> Page:
     return Page(TEXTS["title"], TEXTS["lead"].format(**values), sections, facts)
 
 
-def summary_table(results: Mapping[str, Any]) -> Table:
+def summary_table(results: Plain) -> Table:
     """The measures of every case and objective."""
     rows = []
     for case in results["cases"]:
