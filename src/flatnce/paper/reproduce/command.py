@@ -13,12 +13,7 @@ import tyro
 from flatnce.cli.console import column_lines, console_of, print_json, word_lines
 from flatnce.cli.options import parse_options
 from flatnce.messages import wrapped
-from flatnce.paper.reproduce.experiment import (
-    EXPERIMENTS,
-    Setting,
-    check_imagenet,
-    find_experiment,
-)
+from flatnce.paper.reproduce.experiment import EXPERIMENTS, Setting, find_experiment
 from flatnce.paper.reproduce.page import reproduce_page, table_of
 from flatnce.pretrain.runs.folder import run_lock, runs_folder
 from flatnce.pretrain.runs.log import read_run
@@ -74,8 +69,10 @@ def run(arguments: list[str]) -> int:
 
 def _reproduce(options: ReproduceOptions) -> Path:
     experiment = find_experiment(str(options.name))
-    if options.imagenet is not None:
-        check_imagenet(experiment, options.scale)
+    if options.imagenet is not None and experiment.base != "imagenet":
+        raise ValueError(f"{experiment.name} does not read --imagenet; leave it out")
+    if options.imagenet is not None and options.scale != "paper":
+        raise ValueError(f"--imagenet is for scale paper, and this is scale {options.scale}")
     # These import torch, which --list and a misspelt name do not need.
     from flatnce.paper.reproduce.engine import reproduce
     from flatnce.paper.reproduce.store import Store, committed_records

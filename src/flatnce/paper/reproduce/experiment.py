@@ -114,11 +114,3 @@ def find_experiment(name: str) -> Experiment:
         return EXPERIMENTS[name]
     hint = did_you_mean(name, EXPERIMENTS, "--list shows all names", cutoff=0.4)
     raise ValueError(f"name={name!r} is not an experiment; {hint}")
-
-
-def check_imagenet(experiment: Experiment, scale: str) -> None:
-    """Refuse the folder of ImageNet where it would have no effect."""
-    if experiment.base != "imagenet":
-        raise ValueError(f"{experiment.name} does not read --imagenet; leave it out")
-    if scale != "paper":
-        raise ValueError(f"--imagenet is for scale paper, and this is scale {scale}")
