@@ -4,6 +4,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from flatnce.environment import plain
@@ -87,10 +88,7 @@ class Group:
             lines = [] if run.failure else run.record["metrics"]
             tables.append({one["step"]: one for one in lines if key in one})
         steps = sorted({step for table in tables for step in table})
-        epochs = []
-        for step in steps:
-            known = [table[step]["epoch"] for table in tables if step in table]
-            epochs.append(sum(known) / len(known))
+        epochs = [fmean(one[step]["epoch"] for one in tables if step in one) for step in steps]
         values = [[table.get(step, {}).get(key) for step in steps] for table in tables]
         return Curve(epochs, values)
 
@@ -110,12 +108,9 @@ class Runs:
         for run in finished:
             by_variables.setdefault(tuple(run.variables.items()), []).append(run)
         self.groups = [Group(dict(key), tuple(runs)) for key, runs in by_variables.items()]
-        self.epoch = None
-        if experiment.epoch is not None:
-            self.epoch = setting.pick(experiment.epoch)
-            if self.first_trained is not None:
-                step = step_at(self.first_trained, self.epoch)
-                self.epoch = epoch_of(self.first_trained, step)
+        self.epoch, first = setting.pick(experiment.epoch), self.first_trained
+        if self.epoch is not None and first is not None:
+            self.epoch = epoch_of(first, step_at(first, self.epoch))
 
     @property
     def first_trained(self) -> TrainingRun | None:
