@@ -27,18 +27,6 @@ import numpy as np
 
 from flatnce.messages import check_at_least, check_choice, did_you_mean
 from flatnce.mi.tasks import laws
-from flatnce.mi.tasks.laws import (
-    Mapped,
-    asinh,
-    cube,
-    half_cube,
-    normal_cdf,
-    spiral,
-    swissroll,
-    to_bimodal,
-    wiggle_x,
-    wiggle_y,
-)
 
 __all__ = [
     "TASKS",
@@ -111,18 +99,23 @@ def _whole(name: str, value: SupportsIndex, least: int) -> int:
 Row = tuple[str, laws.Law, str]  # id, law and description of a task of bmi
 
 
+def _both(law: laws.Law, injection: laws.Injection) -> laws.Mapped:
+    return laws.Mapped(law, injection, injection)
+
+
 def _one_by_one() -> Iterator[Row]:
     normal, name = laws.PairedNormal((0.75,)), "1v1-normal-0.75"
     about = "two standard normals with correlation 0.75"
     yield name, normal, about
-    yield f"normal_cdf-{name}", Mapped(normal, normal_cdf, normal_cdf), f"{about}, made uniform"
-    yield f"half_cube-{name}", Mapped(normal, half_cube, half_cube), f"{about}, as z|z|^½"
-    yield f"wiggly-{name}", Mapped(normal, wiggle_x, wiggle_y), f"{about}, with sines added"
-    rolled = Mapped(normal, normal_cdf.then(swissroll), normal_cdf)
+    yield f"normal_cdf-{name}", _both(normal, laws.normal_cdf), f"{about}, made uniform"
+    yield f"half_cube-{name}", _both(normal, laws.half_cube), f"{about}, as z|z|^½"
+    wiggly = laws.Mapped(normal, laws.wiggle_x, laws.wiggle_y)
+    yield f"wiggly-{name}", wiggly, f"{about}, with sines added"
+    rolled = laws.Mapped(normal, laws.normal_cdf.then(laws.swissroll), laws.normal_cdf)
     roll = f"{about}, made uniform, X rolled up in the plane"
     yield f"swissroll_x-normal_cdf-{name}", rolled, roll
-    x_modes, y_modes = to_bimodal((0.3, 0.7), (0.0, 5.0)), to_bimodal((0.5, 0.5), (-1.0, 3.0))
-    bimodal = Mapped(normal, x_modes, y_modes)
+    x_modes = laws.to_bimodal((0.3, 0.7), (0.0, 5.0))
+    bimodal = laws.Mapped(normal, x_modes, laws.to_bimodal((0.5, 0.5), (-1.0, 3.0)))
     yield "1v1-bimodal-0.75", bimodal, f"{about}, each made a mixture of two normals"
     for noise in (0.1, 0.75):
         added = f"X uniform on (0, 1), Y = X + noise uniform on (−{noise}, {noise})"
@@ -138,7 +131,7 @@ def _dense() -> Iterator[Row]:
 
 def _sparse() -> Iterator[Row]:
     rho = 2.0**2 / (1 + 2.0**2)  # of strength 2
-    x_turn, y_turn = spiral((0, 1)), spiral((1, 2))
+    x_turn, y_turn = laws.spiral((0, 1)), laws.spiral((1, 2))
     for size in (2, 3, 5, 25):
         normal = laws.PairedNormal((rho, rho) + (0.0,) * (size - 2))
         name = f"multinormal-sparse-{size}-{size}-2-2.0"
@@ -146,11 +139,11 @@ def _sparse() -> Iterator[Row]:
         yield name, normal, about
         if size == 2:  # Y turns in its columns 1 and 2, so it needs three
             continue
-        uniform = Mapped(normal, normal_cdf, normal_cdf)
+        uniform = _both(normal, laws.normal_cdf)
         yield f"normal_cdf-{name}", uniform, f"{about}, made uniform"
-        yield f"half_cube-{name}", Mapped(normal, half_cube, half_cube), f"{about}, as z|z|^½"
-        yield f"spiral-{name}", Mapped(normal, x_turn, y_turn), f"{about}, turned by ‖z‖²/d"
-        turned = Mapped(uniform, x_turn, y_turn)
+        yield f"half_cube-{name}", _both(normal, laws.half_cube), f"{about}, as z|z|^½"
+        yield f"spiral-{name}", laws.Mapped(normal, x_turn, y_turn), f"{about}, turned by ‖z‖²/d"
+        turned = laws.Mapped(uniform, x_turn, y_turn)
         yield f"spiral-normal_cdf-{name}", turned, f"{about}, made uniform, turned by ‖z‖²/d"
 
 
@@ -160,7 +153,7 @@ def _students() -> Iterator[Row]:
         about = f"{size} + {size} Student columns, ν = {freedom}, uncorrelated with a shared scale"
         yield name, law, about
         if (size, freedom) in ((1, 1), (2, 1), (3, 2), (5, 2)):
-            yield f"asinh-{name}", Mapped(law, asinh, asinh), f"{about}, as asinh"
+            yield f"asinh-{name}", _both(law, laws.asinh), f"{about}, as asinh"
 
 
 def staircase(nats: float | int, *, size: int = 20, cubic: bool = False) -> Task:
@@ -187,7 +180,7 @@ def staircase(nats: float | int, *, size: int = 20, cubic: bool = False) -> Task
     about = f"{size} + {size} normal columns, pairs with correlation {rho:.4f}"
     return Task(
         id=f"{name}-{nats:g}{ending}",
-        law=Mapped(normal, y_map=cube) if cubic else normal,
+        law=laws.Mapped(normal, y_map=laws.cube) if cubic else normal,
         description=f"{about}, Y cubed" if cubic else about,
         suite=name,
     )
@@ -231,7 +224,7 @@ def wave() -> Task:
 def galaxy() -> Task:
     """Two clouds wound into spiral arms in the plane of X; Y says, with noise, which one."""
     base = laws.Clusters(((-2.0, -1.0), (2.0, 1.0)), 1.0, 0.6, idle=1)
-    law = Mapped(base, x_map=spiral((0, 1), speed=0.3))
+    law = laws.Mapped(base, x_map=laws.spiral((0, 1), speed=0.3))
     about = "two normal clouds of the plane wound by 0.3‖x‖², Y a noisy sign of the cloud"
     return Task("mixture-galaxy", law, about, "mixture")
 
