@@ -15,7 +15,7 @@ from torch import Tensor
 
 from flatnce.messages import check_choice
 from flatnce.mi import bounds
-from flatnce.toml_files import read_toml
+from flatnce.toml_files import read_entries
 
 __all__ = ["BOUNDS"]
 
@@ -114,7 +114,7 @@ _CEILINGS: Mapping[str, Callable[[int], float]] = {
 }
 
 
-def _bound(name: str, entry: dict[str, Any]) -> Bound:
+def _bound(name: str, **entry: Any) -> Bound:
     value: Callable[..., Tensor] = getattr(bounds, entry.pop("value"))
     loss: Callable[..., Any] = lambda *given, **more: -value(*given, **more)  # noqa: E731
     if "loss" in entry:
@@ -128,9 +128,7 @@ def _bound(name: str, entry: dict[str, Any]) -> Bound:
     return Bound(**made)
 
 
-BOUNDS: Mapping[str, Bound] = MappingProxyType(
-    {name: _bound(name, entry) for name, entry in read_toml(__file__, "bounds.toml").items()}
-)
+BOUNDS: Mapping[str, Bound] = MappingProxyType(read_entries(__file__, "bounds.toml", _bound))
 """Every bound and objective, by name."""
 
 _METHODS = (
