@@ -224,10 +224,8 @@ def _orthonormal_basis(table: Table) -> Table:
     varies = size > 1e-12 * largest
     table = table[:, varies]
     table /= size[varies]
-    if table.shape[1] == 0:
-        return table
     vectors, values, _ = np.linalg.svd(table, full_matrices=False)
-    return vectors[:, values > 1e-9 * values[0]]
+    return vectors[:, values > 1e-9 * values.max(initial=0.0)]
 
 
 def _gaussian_information(sides: list[Table], mapped: Callable[[Table], Table]) -> float:
@@ -237,9 +235,7 @@ def _gaussian_information(sides: list[Table], mapped: Callable[[Table], Table]) 
     if rows < sum(widths) + 2:
         seen = {"rows": rows, "x": widths[0], "y": widths[1], "least": sum(widths) + 2}
         raise ValueError(MESSAGES["correlations"].format(**seen))
-    correlations = np.zeros(0)
-    if min(widths) > 0:
-        correlations = np.clip(np.linalg.svd(left.T @ right, compute_uv=False), 0.0, 1.0)
+    correlations = np.clip(np.linalg.svd(left.T @ right, compute_uv=False), 0.0, 1.0)
     if (correlations > 1 - 1e-13).any():
         return float("inf")
     information = float(-0.5 * np.log1p(-(correlations**2)).sum())
