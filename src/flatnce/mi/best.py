@@ -11,9 +11,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from flatnce.extras import require_extra
+from flatnce.mi.bounds import best_floor
 from flatnce.mi.classical import TREE_COLUMNS, Integers, Table, gaussian_copula, ksg_terms
 from flatnce.mi.cleaning import FEWEST_ROWS, more_values, normal_scores
 from flatnce.mi.critics import determined_columns
@@ -303,10 +305,7 @@ def _plug_in(left: Side, right: Side) -> _Value:
     own = counts[left.codes, right.codes]
     margins = left.counts[left.codes], right.counts[right.codes]
     others = (own - 1) * (rows - 1) / np.maximum((margins[0] - 1) * (margins[1] - 1), 1)
-    floor = 0.1
-    for _ in range(100):  # the share of independence that fits left-out rows best
-        useless = floor / ((1 - floor) * others + floor)
-        floor = min((float(useless.sum()) + 1) / (rows + 1), 0.999)
+    floor = best_floor(torch.from_numpy(others))  # the share that fits left-out rows best
     seen = own * rows / (margins[0] * margins[1])
     ratios = [np.log((1 - floor) * each + floor) for each in (seen, others)]
     both = (ratios[0] + ratios[1]) / 2

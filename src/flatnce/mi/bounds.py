@@ -247,6 +247,15 @@ def with_floor(values: Tensor, floor: float) -> Tensor:
     return torch.logaddexp(values + math.log1p(-floor), torch.full_like(values, math.log(floor)))
 
 
+def best_floor(ratios: Float[Tensor, " n"]) -> float:
+    """Maximise the sum of log((1 − ε)r + ε) over the ratios r, and log ε, by the EM algorithm."""
+    floor = 0.1
+    for _ in range(100):
+        useless = floor / ((1 - floor) * ratios + floor)
+        floor = min((float(useless.sum()) + 1) / (len(ratios) + 1), 0.999)
+    return floor
+
+
 def flatnce(rows: Rows, reduction: str = "mean") -> Float[Tensor, "..."]:
     r"""FlatNCE's value: :math:`-\hat u = g - \log Z(x)`, with the partner left out of the pool.
 

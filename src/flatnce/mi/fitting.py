@@ -18,7 +18,7 @@ from torch.func import functional_call
 from torch.optim.adam import adam
 
 from flatnce.core.diagnostics import best_scale
-from flatnce.mi.bounds import ScoreBlocks, finite_infonce, infonce, with_floor
+from flatnce.mi.bounds import ScoreBlocks, best_floor, finite_infonce, infonce, with_floor
 from flatnce.mi.critics import Critic, StackedCritics, stack_key
 from flatnce.mi.registry import Method
 
@@ -118,7 +118,7 @@ def scale_and_floor(scores: Tensor, start: float) -> tuple[float, float]:
     least = scale / 2**16
     while scale > least:
         own = finite_infonce(scale * scores)
-        floor = _best_floor(own)
+        floor = best_floor(own.exp())
         total = float(with_floor(own, floor).sum()) + math.log(floor)
         tried[scale] = total, floor
         if total < max(value for value, _ in tried.values()) - 1:
@@ -127,15 +127,6 @@ def scale_and_floor(scores: Tensor, start: float) -> tuple[float, float]:
     best = max(value for value, _ in tried.values())
     chosen = min(scale for scale, (value, _) in tried.items() if value >= best - 0.1)
     return chosen, tried[chosen][1]
-
-
-def _best_floor(values: Float[Tensor, " n"]) -> float:
-    """Maximise the sum of log((1 − ε)e^v + ε) over the rows, and log ε, by the EM algorithm."""
-    floor = 0.1
-    for _ in range(100):
-        useless = torch.sigmoid(math.log(floor) - math.log1p(-floor) - values)
-        floor = min((float(useless.sum()) + 1) / (len(values) + 1), 0.999)
-    return floor
 
 
 def fit(
