@@ -384,8 +384,6 @@ def _open_parquet(path: Path) -> _File:
         reason = str(error).splitlines()[0]
         raise ValueError(f"{path} is not a parquet file ({reason}); write it again") from error
     names = list(file.schema_arrow.names)
-    if not file.metadata.num_rows:
-        raise ValueError(f"{path} has no rows; write it again")
 
     def chunks(columns: list[int], size: int) -> Iterator[pd.DataFrame]:
         chosen = [names[i] for i in columns]
