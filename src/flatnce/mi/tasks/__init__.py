@@ -107,11 +107,12 @@ def _one_by_one() -> Iterator[Row]:
     normal, name = laws.PairedNormal((0.75,)), "1v1-normal-0.75"
     about = "two standard normals with correlation 0.75"
     yield name, normal, about
-    yield f"normal_cdf-{name}", _both(normal, laws.normal_cdf), f"{about}, made uniform"
+    uniform = _both(normal, laws.normal_cdf)
+    yield f"normal_cdf-{name}", uniform, f"{about}, made uniform"
     yield f"half_cube-{name}", _both(normal, laws.half_cube), f"{about}, as z|z|^½"
     wiggly = laws.Mapped(normal, laws.wiggle_x, laws.wiggle_y)
     yield f"wiggly-{name}", wiggly, f"{about}, with sines added"
-    rolled = laws.Mapped(normal, laws.normal_cdf.then(laws.swissroll), laws.normal_cdf)
+    rolled = laws.Mapped(uniform, x_map=laws.swissroll)
     roll = f"{about}, made uniform, X rolled up in the plane"
     yield f"swissroll_x-normal_cdf-{name}", rolled, roll
     x_modes = laws.to_bimodal((0.3, 0.7), (0.0, 5.0))

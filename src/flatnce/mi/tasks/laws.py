@@ -249,11 +249,6 @@ class Injection:
     forward: Map
     undo: Map
 
-    def then(self, other: "Injection") -> "Injection":
-        return Injection(
-            lambda z: other.forward(self.forward(z)), lambda w: self.undo(other.undo(w))
-        )
-
 
 SAME = Injection(lambda z: z, lambda w: w)
 
