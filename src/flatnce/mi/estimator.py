@@ -320,9 +320,7 @@ def _fold(
     return Fold(split, (on_x, on_y), case)
 
 
-def train(
-    jobs: Sequence[EstimationJob], progress: Callable[[fitting.Progress], None] | None = None
-) -> None:
+def train(jobs: Sequence[EstimationJob], progress: fitting.OnProgress = None) -> None:
     """Train the critics of all data sets, together where they have one architecture."""
     folds = [fold for job in jobs for fold in job.folds]
     if not folds:
@@ -428,7 +426,7 @@ class MutualInformation(EstimationOptions):
         x: Any,
         y: Any,
         groups: ArrayLike | None = None,
-        progress: Callable[[fitting.Progress], None] | None = None,
+        progress: fitting.OnProgress = None,
     ) -> "MutualInformation":
         """Train and evaluate critics, and store the result in ``estimate_``.
 
@@ -509,7 +507,7 @@ def estimate(
     y: Any,
     *,
     groups: ArrayLike | None = None,
-    progress: Callable[[fitting.Progress], None] | None = None,
+    progress: fitting.OnProgress = None,
     **choices: Any,
 ) -> Estimate:
     """Estimate the mutual information of x and y, with a 95 % lower limit and warnings.
@@ -539,7 +537,7 @@ def estimate_each(
     pairs: Sequence[tuple[Any, Any]],
     *,
     groups: Sequence[ArrayLike] | None = None,
-    progress: Callable[[fitting.Progress], None] | None = None,
+    progress: fitting.OnProgress = None,
     **choices: Any,
 ) -> list[Estimate]:
     """Estimate several data sets with the same options, training their critics together.

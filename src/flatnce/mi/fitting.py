@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -39,6 +39,9 @@ class Progress:
     steps: int  #: largest number of steps; training stops early if nothing improves any more
     train: float  #: InfoNCE on the last batch, in nats
     validation: float  #: InfoNCE on validation rows at the best scale, in nats
+
+
+OnProgress: TypeAlias = Callable[[Progress], None] | None  # called from time to time
 
 
 @dataclass(frozen=True)
@@ -130,9 +133,7 @@ def scale_and_floor(scores: Tensor, start: float) -> tuple[float, float]:
 
 
 def fit(
-    cases: Sequence[TrainingCase],
-    settings: FitSettings,
-    progress: Callable[[Progress], None] | None = None,
+    cases: Sequence[TrainingCase], settings: FitSettings, progress: OnProgress = None
 ) -> list[FittedCritic]:
     """Train critics; those of one architecture together."""
     stacks: dict[Any, list[int]] = {}
@@ -190,9 +191,7 @@ class _Training:
         }
         self.loss_state: Any = None
 
-    def run(
-        self, progress: Callable[[Progress], None] | None, first: int, folds: int
-    ) -> list[FittedCritic]:
+    def run(self, progress: OnProgress, first: int, folds: int) -> list[FittedCritic]:
         settings, weights = self.settings, self.critics.parameters()
         self._evaluate(0, [math.nan] * len(self.cases))
         if not any(weight.requires_grad for weight in weights):
