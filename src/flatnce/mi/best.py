@@ -210,8 +210,10 @@ def _chosen(
         alone = replace(critic, units=None, gaussian=None)
         sides = Side(left.table[kept], random), Side(right.table[kept], random)
         other = _chosen(*sides, alone, random)[2].interval[1]
-        # Few units look like a function without noise where all rows resolve it, and nearly equal
-        # rows of one unit do where the units do not. Short of both, n rows show at most log n.
+        # No upper end needs the evidence of both: few units look like a function without noise
+        # where all rows resolve it, and nearly equal rows of one unit do where the units do not.
+        # Otherwise the end is capped at log n, the most that n rows can show: n candidates tell
+        # at most which of them is the partner.
         endless = other == math.inf and len(kept) >= FEWEST_ROWS
         if not endless or _chosen(left, right, alone, random)[2].interval[1] < math.inf:
             other = min(other, math.log(rows))
