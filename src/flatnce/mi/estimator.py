@@ -164,14 +164,14 @@ class EstimationJob:
     settings: dict[str, Any]
     began: float
     memory: Memory | None = None  # of rows, where nothing was said or blocks are too short
-    baselines: Mapping[str, float | None] = field(default_factory=dict)
+    baselines: dict[str, float | None] = field(default_factory=dict)
     ksg: tuple[float, float] = result.NO_VALUE  # with its standard error
 
     def finish(self) -> Estimate:
         options, tables = self.options, self.tables
         known = {"method": options.method, "cleaning": tables.report, "settings": self.settings}
         if options.chosen_method.classical:
-            return _classical_estimate(tables, options.method, self.began, known)
+            return self._classical_estimate(known)
         first, parts = self.folds[0].split, self._evaluation_parts()
         evaluation = evaluate(parts, options.permutations, options.seed)
         if options.chosen_method.dual is not None:
@@ -265,6 +265,55 @@ class EstimationJob:
             values.append([fold.critic.information(x[:most], y[:most]) for x, y in both])
         return [sum(column) / len(values) for column in zip(*values, strict=True)]
 
+    def _classical_estimate(self, known: Mapping[str, Any]) -> Estimate:
+        tables, name = self.tables, self.options.method
+        if max(tables.x.ndim, tables.y.ndim) > 2:
+            raise ValueError(f"method={name!r} takes tables, rows by columns")
+        return Estimate(
+            nats=CLASSICAL_FUNCTIONS[name](tables.x, tables.y),
+            readout=name,
+            flags=(result.flag("no_limit", method=name), *result.data_flags(tables)),
+            split={"rows": len(tables.x)},
+            seconds=time.perf_counter() - self.began,
+            **known,
+        )
+
+    def add_baselines(self) -> None:
+        """Compute classical estimates, and KSG with its error unless most values repeat."""
+        tables = self.tables
+        if max(tables.x.ndim, tables.y.ndim) > 2:
+            return
+        for name, function in CLASSICAL_FUNCTIONS.items():
+            rows = np.arange(len(tables.x))
+            if name == "ksg":
+                most = neighbour_rows(tables.x.shape[1] + tables.y.shape[1])
+                random = np.random.default_rng([self.options.seed, 0xBA5E])
+                rows = random.permutation(rows)[:most]
+            x, y = tables.x[rows], tables.y[rows]
+            try:
+                terms = ksg_terms(x, y, (3,))[0] if name == "ksg" else np.array([function(x, y)])
+            except ValueError:  # too few rows for so many columns, or ties
+                terms = np.array([math.nan])
+            value = float(terms.mean())
+            self.baselines[name] = value if math.isfinite(value) else None
+            if name == "ksg" and tables.tied <= 0.5:
+                self.ksg = value, float(terms.std()) / math.sqrt(len(terms))
+
+    def add_fold(self, split: cleaning.Split, seed: int) -> None:
+        """Fit the transforms of a split, and make the critic that it trains."""
+        tables, options = self.tables, self.options
+        on_x, on_y = (
+            cleaning.fitted_transform(options.transform, side[split.train])
+            for side in (tables.x, tables.y)
+        )
+        x, y = on_x(tables.x[split.train]), on_y(tables.y[split.train])
+        validation = on_x(tables.x[split.validation]), on_y(tables.y[split.validation])
+        device = options.torch_device()
+        critic = options.new_critic(x, y, seed).to(device)
+        rows = [torch.from_numpy(side).to(device) for side in (x, y, *validation)]
+        case = fitting.TrainingCase(critic, rows[0], rows[1], rows[2], rows[3], seed)
+        self.folds.append(Fold(split, (on_x, on_y), case))
+
 
 def prepare(
     x: Any, y: Any, options: EstimationOptions, groups: ArrayLike | None = None
@@ -295,29 +344,13 @@ def prepare(
         job.memory = memory
     if trains:
         if options.baselines:
-            job.baselines, job.ksg = _baselines(tables, options.seed)
+            job.add_baselines()
         for number, split in enumerate(cleaning.splits_of(units, options.folds, options.seed)):
-            job.folds.append(_fold(tables, split, options, options.seed + 1000 * number))
+            job.add_fold(split, options.seed + 1000 * number)
         training = options.fit_settings(len(job.folds[0].split.train))
         names = ("batch_size", "steps", "every", "patience", "rate", "average")
         settings |= {name: getattr(training, name) for name in names}
     return job
-
-
-def _fold(
-    tables: cleaning.CleanTables, split: cleaning.Split, options: EstimationOptions, seed: int
-) -> Fold:
-    on_x, on_y = (
-        cleaning.fitted_transform(options.transform, side[split.train])
-        for side in (tables.x, tables.y)
-    )
-    x, y = on_x(tables.x[split.train]), on_y(tables.y[split.train])
-    validation = on_x(tables.x[split.validation]), on_y(tables.y[split.validation])
-    device = options.torch_device()
-    critic = options.new_critic(x, y, seed).to(device)
-    rows = [torch.from_numpy(side).to(device) for side in (x, y, *validation)]
-    case = fitting.TrainingCase(critic, rows[0], rows[1], rows[2], rows[3], seed)
-    return Fold(split, (on_x, on_y), case)
 
 
 def train(jobs: Sequence[EstimationJob], progress: fitting.OnProgress = None) -> None:
@@ -334,47 +367,6 @@ def train(jobs: Sequence[EstimationJob], progress: fitting.OnProgress = None) ->
         with torch.no_grad():
             scores = critic.critic(fold.case.x_validation[rows], fold.case.y_validation[rows])
         critic.scale, critic.floor = fitting.scale_and_floor(scores.double(), critic.scale)
-
-
-def _baselines(
-    tables: cleaning.CleanTables, seed: int
-) -> tuple[dict[str, float | None], tuple[float, float]]:
-    """Classical estimates, and KSG with its standard error unless most values repeat."""
-    if max(tables.x.ndim, tables.y.ndim) > 2:
-        return {}, result.NO_VALUE
-    baselines: dict[str, float | None] = {}
-    near = result.NO_VALUE
-    for name, function in CLASSICAL_FUNCTIONS.items():
-        rows = np.arange(len(tables.x))
-        if name == "ksg":
-            most = neighbour_rows(tables.x.shape[1] + tables.y.shape[1])
-            rows = np.random.default_rng([seed, 0xBA5E]).permutation(rows)[:most]
-        x, y = tables.x[rows], tables.y[rows]
-        try:
-            terms = ksg_terms(x, y, (3,))[0] if name == "ksg" else np.array([function(x, y)])
-        except ValueError:  # too few rows for so many columns, or ties
-            terms = np.array([math.nan])
-        value = float(terms.mean())
-        baselines[name] = value if math.isfinite(value) else None
-        if name == "ksg" and tables.tied <= 0.5:
-            near = value, float(terms.std()) / math.sqrt(len(terms))
-    return baselines, near
-
-
-def _classical_estimate(
-    tables: cleaning.CleanTables, name: str, began: float, known: Mapping[str, Any]
-) -> Estimate:
-    if max(tables.x.ndim, tables.y.ndim) > 2:
-        raise ValueError(f"method={name!r} takes tables, rows by columns")
-    value = CLASSICAL_FUNCTIONS[name](tables.x, tables.y)
-    return Estimate(
-        nats=value,
-        readout=name,
-        flags=(result.flag("no_limit", method=name), *result.data_flags(tables)),
-        split={"rows": len(tables.x)},
-        seconds=time.perf_counter() - began,
-        **known,
-    )
 
 
 class MutualInformation(EstimationOptions):
