@@ -13,7 +13,6 @@ import torch
 from flatnce import cli
 from flatnce.pretrain.sweeping.devices import (
     VISIBLE,
-    LauncherStops,
     _process,
     choose_cards,
     on_cards,
@@ -54,11 +53,11 @@ def test_a_process_takes_the_next_name_that_none_has_taken():
 
 def test_a_process_stops_with_the_first_or_on_its_own_signal():
     stop = multiprocessing.Event()
-    with LauncherStops(stop) as interrupts:
+    with Interrupts(stop.is_set) as interrupts:
         assert not interrupts.asked
         stop.set()
         assert interrupts.asked
-    with LauncherStops(multiprocessing.Event()) as interrupts:
+    with Interrupts(multiprocessing.Event().is_set) as interrupts:
         os.kill(os.getpid(), signal.SIGTERM)  # as a cluster sends it to every process
         assert interrupts.asked
 

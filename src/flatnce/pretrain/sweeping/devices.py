@@ -37,19 +37,6 @@ def choose_cards(configs: Mapping[str, TrainConfig], devices: int) -> Sequence[s
     return (named.split(",") if named else [str(i) for i in range(there)])[:devices]
 
 
-class LauncherStops(Interrupts):
-    """Also asked to stop when the first process says so, or no longer exists."""
-
-    def __init__(self, stop: Any) -> None:
-        super().__init__()
-        self.stop = stop
-
-    @property
-    def asked(self) -> bool:
-        """Whether this process should stop."""
-        return self.signalled or _is_orphan() or bool(self.stop.is_set())
-
-
 def _is_orphan() -> bool:
     above = multiprocessing.parent_process()
     return above is not None and not above.is_alive()
@@ -124,8 +111,11 @@ def _process(work: Work, card: str | None, count: int, waiting: Any, stop: Any, 
     def report(name: str, line: Mapping[str, Any]) -> None:
         said.put(("line", name, line))
 
+    def requested() -> bool:
+        return _is_orphan() or bool(stop.is_set())
+
     try:
-        with LauncherStops(stop) as interrupts, suppress(KeyboardInterrupt):
+        with Interrupts(requested) as interrupts, suppress(KeyboardInterrupt):
             said.put(("found", list(work(iter(waiting.get, None), interrupts, report))))
     except (ValueError, OSError) as error:
         said.put(("error", [error]))

@@ -3,7 +3,7 @@
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -98,10 +98,11 @@ class Interrupts:
     """Turns the first SIGINT (Ctrl-C) or SIGTERM into a request to stop.
 
     The second raises KeyboardInterrupt at once. Outside the main thread signals are left alone.
+    ``requested`` says whether another process, by default the launcher, asked this one to stop.
     """
 
-    def __init__(self) -> None:
-        self.signalled = False
+    def __init__(self, requested: Callable[[], bool] = stop_requested) -> None:
+        self.signalled, self.requested = False, requested
         self._before: dict[signal.Signals, object] = {}
 
     def __enter__(self) -> "Interrupts":
@@ -116,8 +117,8 @@ class Interrupts:
 
     @property
     def asked(self) -> bool:
-        """Whether a signal or the launcher asked this process to stop."""
-        return self.signalled or stop_requested()
+        """Whether a signal or another process asked this process to stop."""
+        return self.signalled or self.requested()
 
     def agreed(self, device: torch.device) -> bool:
         """Whether any process was asked to stop; collective."""
