@@ -47,11 +47,6 @@ class Images:
     views: Views
     example: Tensor
 
-    @property
-    def channels(self) -> int:
-        """Channels of an input."""
-        return self.example.shape[1]
-
 
 def normalisation(
     data: str, channels: int = 3, ready: bool = False

@@ -381,7 +381,7 @@ class Training:
         example = self.images.example
         state: dict[str, Any] = {
             "config": self.config.plain(),
-            "channels": self.images.channels,
+            "channels": example.shape[1],
             "size": self.images.views.size,
             "shape": list(example.shape[1:]),
             "dtype": str(example.dtype).removeprefix("torch."),

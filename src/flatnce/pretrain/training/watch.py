@@ -64,8 +64,8 @@ class Watcher:
     def _pool(self, learner: Learner) -> dict[str, float | int]:
         # A separate seed: views that no epoch has drawn, and always the same.
         views = replace(self.images.views, seed=UNSEEN_VIEWS + self.config.run.seed)
-        workers = self.config.data.workers
-        z1, z2 = embed_views(learner.encoder, self.pooled, views, self.images.channels, workers)
+        workers, channels = self.config.data.workers, self.images.example.shape[1]
+        z1, z2 = embed_views(learner.encoder, self.pooled, views, channels, workers)
         read, other = slice(0, self.pool), slice(self.pool, None)
         temperature = float(learner.objective.temperature)
         found = pool_information(
