@@ -436,6 +436,14 @@ def test_parquet_is_read_by_column(tmp_path):
     assert kinds == ["number", "number", "date", "category", "number", "duration", "empty"]
 
 
+def test_parquet_without_rows_is_refused(tmp_path):
+    path = tmp_path / "a.parquet"
+    pd.DataFrame({"a": [1.0], "b": [2.0]}).iloc[:0].to_parquet(path)
+    for function in (describe_columns, lambda path: read_tables([path], x="a", y="b")):
+        with pytest.raises(ValueError, match=r"a\.parquet has no rows; write it again"):
+            function(path)
+
+
 @pytest.mark.parametrize("dtype", ["float64", "float16", "int16", "bool"])
 def test_npy_is_read_by_number(tmp_path, numbers, dtype):
     array = (10 * numbers).astype(dtype)
