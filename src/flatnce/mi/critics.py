@@ -537,14 +537,11 @@ class StackedCritics:
 
         The first n y's are the partners, further ones more candidates.
         """
-
-        def one(weights: Any, buffers: Any, x: Tensor, y: Tensor) -> Any:
-            return functional_call(self._module, (weights, buffers), (x, y))
-
         if self.count == 1:
             outputs = [output[None] for output in self._module(x[0], y[0])]
         else:
-            outputs = vmap(one)(self.weights, self._buffers, x, y)
+            call = vmap(lambda state, *sides: functional_call(self._module, state, sides))
+            outputs = call((self.weights, self._buffers), x, y)
         return outputs[0], outputs[1] if len(outputs) > 1 else None
 
     def parameters(self, of: Literal["all", "critic", "dual"] = "all") -> list[Tensor]:
