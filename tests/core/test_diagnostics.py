@@ -3,12 +3,13 @@
 import math
 import re
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from operator import attrgetter
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import layouts
@@ -388,6 +389,37 @@ def test_a_saved_monitor_goes_on_where_it_stopped():
     assert restored.compute() == whole.compute()
     assert restored.history == whole.history
     assert restored.verdict() == whole.verdict()
+
+
+CASTS = {
+    "float": nn.Module.float,
+    "half": nn.Module.half,
+    "bfloat16": nn.Module.bfloat16,
+    "to a dtype": lambda module: module.to(torch.float32),
+    "to a device and a dtype": lambda module: module.to("cpu", torch.bfloat16),
+    "type": lambda module: module.type(torch.float32),
+}
+
+
+@pytest.mark.parametrize("rows", [256, 0])
+@pytest.mark.parametrize("cast", CASTS.values(), ids=CASTS.keys())
+def test_a_monitor_keeps_its_precision_when_its_model_is_cast(cast, rows):
+    model, plain = nn.ModuleDict({"monitor": Monitor(rows)}), Monitor(rows)
+    for monitor in (model["monitor"], plain):
+        watched(monitor, steps=3)
+    cast(model)
+    for monitor in (model["monitor"], plain):
+        watched(monitor, steps=20)
+    copied = deepcopy(model["monitor"])
+    assert [held.dtype for held in copied.buffers()] == [held.dtype for held in plain.buffers()]
+    assert copied.compute() == plain.compute()
+
+
+def test_a_cast_monitor_still_moves_to_a_device():
+    moved = Monitor().to("meta", torch.bfloat16)
+    assert {held.device.type for held in moved.buffers()} == {"meta"}
+    assert moved.totals.dtype == moved.gram.dtype == torch.float64
+    assert {held.device.type for held in moved.to_empty(device="cpu").buffers()} == {"cpu"}
 
 
 def saved_by_the_version_before(monitor: Monitor) -> dict:

@@ -1,16 +1,31 @@
-"""Copies of buffers that one step both reads and writes: a controller's β, a step, a queue.
+"""Buffers that keep their dtype, and copies of buffers that one step both reads and writes.
 
-The backward pass needs the value that the forward pass read. A compiled backward may recompute a
-copy from the buffer after it was written, and its gradient is then silently wrong
-(https://github.com/pytorch/pytorch/pull/197039). So while compiling, the copy is an operator that
-the compiler does not recompute.
+Such a copy is one of a controller's β, a step or a queue. The backward pass needs the value that
+the forward pass read. A compiled backward may recompute a copy from the buffer after it was
+written, and its gradient is then silently wrong (https://github.com/pytorch/pytorch/pull/197039).
+So while compiling, the copy is an operator that the compiler does not recompute.
 """
+
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Shaped
-from torch import Tensor
+from torch import Tensor, nn
 
-__all__ = ["copy_buffer"]
+__all__ = ["PreciseState", "copy_buffer"]
+
+
+class PreciseState(nn.Module):
+    """A module whose own buffers move to a device, but keep their dtype when it is cast."""
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "PreciseState":
+        before = dict(self._buffers)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, held in before.items():
+            after = self._buffers[name]
+            if held is not None and after is not None and after.dtype != held.dtype:
+                self._buffers[name] = held.to(after.device)
+        return self
 
 
 @torch.library.custom_op("flatnce::copy_buffer", mutates_args=())

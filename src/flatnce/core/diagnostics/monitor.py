@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import normalize
 
 from flatnce.core import distributed, faults
+from flatnce.core.buffers import PreciseState
 from flatnce.core.contrast import Contrast, contrast_of_rows
 from flatnce.core.diagnostics.geometry import SMALL_GRAM, rank_of_gram
 from flatnce.core.diagnostics.registry import DIAGNOSTICS, DIVISORS, FUNCTIONS, Rows
@@ -141,7 +142,7 @@ class Interval:
             return float(rank_of_gram(self.gram))
 
 
-class Monitor(nn.Module):
+class Monitor(PreciseState):
     """Means of the diagnostics over steps, without a host read before :meth:`compute`.
 
     Call :meth:`update` every step and :meth:`compute` every interval; :meth:`close` ends an
