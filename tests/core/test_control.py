@@ -206,6 +206,31 @@ def test_beta_is_a_buffer_that_a_checkpoint_restores():
     assert whole.temperature_source.beta.item() != saved["temperature_source.beta"].item()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_a_controller_keeps_its_precision_when_its_loss_is_cast(dtype):
+    controller = EssController(0.05, rate=0.003, temperature_at_start=0.3)
+    plain, cast = (driven(FlatNCE(temperature=controller), 20) for _ in range(2))
+    driven(plain, 20), driven(cast.to(dtype), 20)
+    assert float(cast.temperature) == float(plain.temperature) < 0.299
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)  # as trainers do that build a model in half precision
+    try:
+        built = FlatNCE(temperature=controller)
+    finally:
+        torch.set_default_dtype(before)
+    assert float(driven(built, 40).temperature) == pytest.approx(float(plain.temperature))
+    fixed = TemperatureSource(torch.tensor(0.07)).to(dtype)
+    assert float(fixed()) == float(torch.tensor(0.07))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_learned_temperature_is_a_parameter_that_is_cast(dtype):
+    loss_fn = FlatNCE(LearnedTemperature(0.25)).to(dtype)
+    loss_fn(random(8, 4).to(dtype), random(8, 4, seed=1).to(dtype)).backward()
+    (parameter,) = loss_fn.parameters()
+    assert parameter.dtype == parameter.grad.dtype == dtype and parameter.grad != 0
+
+
 @pytest.mark.parametrize("rule", [EssController(0.3), Cosine(1.0, 0.2, steps=4)], ids=str)
 def test_a_rule_stands_still_in_eval_mode_and_shows_the_temperature_that_was_used(rule):
     loss_fn = driven(FlatNCE(temperature=rule), 3)

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from flatnce.core import distributed, faults
-from flatnce.core.buffers import copy_buffer
+from flatnce.core.buffers import PreciseState, copy_buffer
 from flatnce.core.contrast import Contrast
 from flatnce.core.control import EssController, Schedule
 from flatnce.core.diagnostics.registry import Rows
@@ -66,7 +66,7 @@ class LearnedTemperature(nn.Module):
 Temperature: TypeAlias = float | Tensor | EssController | Schedule | LearnedTemperature
 
 
-class TemperatureSource(nn.Module):
+class TemperatureSource(PreciseState):
     """Holds a temperature of any kind, with its state as buffers of the state dict."""
 
     beta: Tensor
@@ -87,7 +87,9 @@ class TemperatureSource(nn.Module):
         else:
             self.source = temperature
         if isinstance(temperature, EssController):
-            beta = torch.tensor(1 / temperature.temperature_at_start)
+            # Not the default dtype, which may be one of half precision.
+            dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)
+            beta = torch.tensor(1 / temperature.temperature_at_start, dtype=dtype)
             self.register_buffer("beta", beta)
         self.moves = not isinstance(temperature, float | Tensor | LearnedTemperature)
         if self.moves:
