@@ -238,7 +238,15 @@ def test_a_file_that_cannot_be_read_is_named_once_with_what_to_do(encoder, tmp_p
     assert main(["embed", "first", "bad"]) == 1
     said = capsys.readouterr().err
     assert said.count("cannot be read") == 1 and "torn.png" in said
-    assert "replace or remove it; train and evaluate skip it with --skip-unreadable" in said
+    assert "replace or remove it, or skip it with --skip-unreadable (in Python" in said
+
+
+def test_files_that_cannot_be_read_are_skipped_if_asked(encoder, photos, capsys):
+    Path("photos/cat/torn.png").write_bytes(b"no image")
+    with pytest.warns(FlatnceWarning, match=r"1 of 5 files cannot be read .*torn.png"):
+        assert main(["embed", "first", "photos", "--skip-unreadable"]) == 0
+    found = np.load("embeddings.npz")
+    assert list(found["labels"]) == [0, 0, 1, 1] and "cat/torn.png" not in found["files"]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from unittest.mock import Mock
 import pytest
 
 from flatnce.cli import main
+from flatnce.messages import FlatnceWarning
 from flatnce.pretrain import TrainConfig, train
 from flatnce.pretrain.evaluation import protocols
 from flatnce.pretrain.runs.folder import run_lock
@@ -56,6 +57,25 @@ def test_files_that_are_left_out_are_named_in_one_plain_line(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     said = f"photos: 1 of 21 files cannot be read as an image; left out: {folder}/cat/spoilt.png"
     assert done.returncode == 0 and " ".join(done.stderr.split()) == f"flatnce: {said}"
+
+
+def test_a_run_that_an_unreadable_file_stopped_starts_again_without_it(tmp_path, capsys):
+    folder = write_folder(tmp_path / "photos", {"cat": 10, "dog": 10})
+    (folder / "cat" / "spoilt.png").write_bytes(b"no image")
+    more = (
+        "--backbone small --batch-size 4 --workers 0 --decode-size 8 --evaluate --name p --stream"
+    )
+    typed = ["train", "./photos", *QUICK, *more.split()]
+    again = "a run that has begun needs `flatnce train ... --skip-unreadable --replace`"
+    for command in (typed, ["resume", "p"]):
+        assert main(command) == 1
+        said = " ".join(capsys.readouterr().err.split())
+        assert said.count("--skip-unreadable (") == 1 and again in said
+    assert main(typed) == 2 and "flatnce resume p" in capsys.readouterr().err
+    assert main([*typed, "--skip-unreadable"]) == 2
+    assert "runs/p already exists; give another --name, or --replace" in capsys.readouterr().err
+    with pytest.warns(FlatnceWarning, match="1 of 21 files"):
+        assert main([*typed, "--skip-unreadable", "--replace"]) == 0
 
 
 def test_a_run_ends_in_evaluations_and_a_page_and_is_not_overwritten(capsys):

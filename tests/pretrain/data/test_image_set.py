@@ -94,7 +94,7 @@ def spoilt(tmp_path):
 def test_an_unreadable_image_is_named(spoilt, file):
     found = image_folder(spoilt, "train")
     place = next(i for i, path in enumerate(found.paths) if path.endswith(file))
-    remedy = r"--skip-unreadable \(skip_unreadable=True\)"
+    remedy = r"skip it with --skip-unreadable \(in Python `skip_unreadable=True`\)"
     with pytest.raises(UnreadableImage, match=rf"{file} cannot be read.*{remedy}"):
         found.decode(place)
     with pytest.raises(UnreadableImage, match=r"empty.jpg"):

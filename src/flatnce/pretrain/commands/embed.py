@@ -27,6 +27,7 @@ class EmbedOptions:
     step: int | None = None  # Which checkpoint; the newest by default.
     device: str = "auto"  # auto, cpu, cuda or cuda:1.
     batch_size: int = 256  # Images per pass.
+    skip_unreadable: Switch = False  # Skip files that cannot be decoded, with a warning.
     replace: Switch = False  # Replace an earlier file.
     json: Switch = False  # Print JSON and nothing else.
 
@@ -45,13 +46,18 @@ def run(arguments: list[str]) -> int:
         raise ValueError(f"--out {out} already exists; name another file, or --replace it")
     # These import torch.
     import numpy as np
+    import torch
 
+    from flatnce.pretrain.data import FolderSet
     from flatnce.pretrain.data.readers import has_part, image_files
     from flatnce.pretrain.embedding import load
 
     files = image_files(folder)
     if not files:
         raise ValueError(f"{typed} holds no image")
+    if options.skip_unreadable:
+        unknown = torch.full((len(files),), -1)
+        files = list(FolderSet(tuple(files), unknown, (), typed).readable().paths)
     names = [Path(file).relative_to(folder) for file in files]
     # photos/cat/1.jpg, or photos/test/cat/1.jpg
     depth = int(has_part(folder, "test") or (folder / "train").is_dir())

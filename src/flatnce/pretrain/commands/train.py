@@ -70,7 +70,7 @@ def run(arguments: list[str]) -> int:
     from flatnce.pretrain.training.estimate import estimate_run
     from flatnce.pretrain.training.loop import train
     from flatnce.pretrain.training.processes import choose_device, is_launched
-    from flatnce.pretrain.training.saved import CHECKPOINTS
+    from flatnce.pretrain.training.saved import CHECKPOINTS, read_config
 
     if not is_launched():
         if options.dry_run:  # writes nothing, so the name may be taken
@@ -85,6 +85,9 @@ def run(arguments: list[str]) -> int:
                 if not options.replace:
                     begun = any((directory / CHECKPOINTS).glob("*"))
                     left = begun and not (read_results(directory) or {}).get("step")
+                    # With another value, the continued run would fail as before.
+                    skip = left and read_config(directory).data.skip_unreadable
+                    left = left and skip == config.data.skip_unreadable
                     again = f"continue it (`flatnce resume {name}`), " if left else ""
                     raise ValueError(
                         f"{directory} already exists; {again}give another --name, or --replace it"

@@ -207,7 +207,8 @@ def naming(path: str) -> Iterator[None]:
     except (*FAULTS, pillow.DecompressionBombError) as error:
         raise UnreadableImage(
             f"{path} cannot be read as an image ({str(error).partition(' <_io')[0]}); replace or "
-            "remove it; train and evaluate skip it with --skip-unreadable (skip_unreadable=True)"
+            "remove it, or skip it with --skip-unreadable (in Python `skip_unreadable=True`); a "
+            "run that has begun needs `flatnce train ... --skip-unreadable --replace`"
         ) from error
 
 
