@@ -172,6 +172,18 @@ def test_the_page_says_which_knn_is_the_result(html):
     assert "<strong>kNN during training</strong>" in html and "so it is not a result" in html
 
 
+def test_only_results_of_the_last_step_of_a_finished_run_are_to_be_quoted(tmp_path):
+    folder = whole_run(tmp_path / "run")
+    for step in (100, 400, 300):
+        add_evaluation(folder, {**EVALUATION, "step": step})
+    sections = {section.heading: section for section in page_of_run(folder).sections}
+    quoted, earlier = sections["Evaluations"], sections["Evaluations of earlier checkpoints"]
+    assert list(sections).index(earlier.heading) == list(sections).index(quoted.heading) + 1
+    assert [row[2] for row in quoted.table.rows] == ["400"]
+    assert [row[2] for row in earlier.table.rows] == ["100", "300"]
+    assert "not results of the finished run" in earlier.prose[0].text
+
+
 def test_an_installed_package_is_named_by_its_version_alone(tmp_path, monkeypatch):
     monkeypatch.setattr("flatnce.environment._commit", lambda: "0123abc")
     html = text_of(write(tmp_path / "checkout", [train_line(10)]))

@@ -118,19 +118,25 @@ def page_of_run(directory: str | Path) -> Page:
     encoder, neighbours = inspection_sections(inspection, run.directory.name)
     evaluations = (run.results or {}).get("evaluations") or []
     header = ["Protocol", "Data", "Step", "Score", "95 % interval", "Top-5", "Samples"]
-    measured_on, note = tested_on(evaluations)
+    last = (run.results or {}).get("step")
+    earlier = [one for one in evaluations if run.finished and one.get("step", last) != last]
+    evaluations = [one for one in evaluations if one not in earlier]
+    (measured_on, note), (before_on, _) = tested_on(evaluations), tested_on(earlier)
     scores = Table(measured_on, header, [evaluation_row(one) for one in evaluations])
+    before = Table(before_on, header, [evaluation_row(one) for one in earlier])
     said = TEXT["held_out"].format(note) if note else TEXT["evaluations"]
     newest = max((one["step"] for one in evaluations if "step" in one), default=None)
-    if newest is not None and not (run.finished and newest):
+    if newest is not None and not run.finished:
         stands = describe_status(run.directory, newest)[1].replace("`", "")
         said = TEXT["incomplete"].format(capitalised(stands), note)
     rows = [(name, "not set" if value is None else str(value)) for name, value in settings.items()]
     config = Table("Every setting of this run", ["Setting", "Value"], rows)
     result = Section("Evaluations", [Paragraph(said, "The result")], scores)
+    aside = Section("Evaluations of earlier checkpoints", [Paragraph(TEXT["earlier"])], before)
     sections = [
         Section("What the verdict rests on", [Paragraph(shown["means"])], figures=first),
         *([result] if evaluations else []),
+        *([aside] if earlier else []),
         *neighbours,
         Section("Key numbers", table=_key_numbers(run)),
         Section("During training", figures=list(figures.values())),
