@@ -61,8 +61,8 @@ def test_only_the_end_of_long_metrics_is_read(tmp_path, monkeypatch):
     file.write_text(file.read_text() * 200)
     RunLog.log(RunLog.reopen(run, kind="train", step=400), {"kind": "verdict", "verdict": "fine"})
     read = []
-    load = listing.read_line
-    monkeypatch.setattr(listing, "read_line", lambda line: read.append(len(line)) or load(line))
+    load = log.read_line
+    monkeypatch.setattr(log, "read_line", lambda line: read.append(len(line)) or load(line))
     assert set(last_lines(file)) == {"train", "watch", "verdict"}
     assert file.stat().st_size > 20 * listing.BLOCK and sum(read) < 2_000
 

@@ -13,18 +13,7 @@ from pathlib import Path
 
 from flatnce.files import lock
 from flatnce.messages import did_you_mean
-from flatnce.pretrain.runs.log import (
-    CONFIG,
-    EARLIER,
-    ENVIRONMENT,
-    FILES,
-    METRICS,
-    MOVING,
-    TRAINING,
-    read_header,
-    refuse_others,
-    restore_earlier,
-)
+from flatnce.pretrain.runs import log
 
 __all__ = [
     "SWEEP",
@@ -46,7 +35,7 @@ __all__ = [
 VARIABLE = "FLATNCE_RUNS"
 SWEEP = "sweep.json"  # marks the folder of a sweep
 # The config of a run; of one that is set aside while another replaces it.
-CONFIGS = (CONFIG, f"{EARLIER}/{CONFIG}", f"{MOVING}/{CONFIG}")
+CONFIGS = (log.CONFIG, f"{log.EARLIER}/{log.CONFIG}", f"{log.MOVING}/{log.CONFIG}")
 MOST_NAMED = 8  # names in a message
 
 
@@ -90,7 +79,7 @@ def run_names(folder: Path | None = None, depth: int = 2) -> list[str]:
 def find_run(name: str | Path, argument: str = "run") -> Path:
     """The directory of a run, by its name in the folder of runs or its path, an ``argument``."""
     place, called = place_of(name), f"{argument}={str(name)!r}"
-    if place is not None and (restored(place) / CONFIG).is_file():
+    if place is not None and (restored(place) / log.CONFIG).is_file():
         return place
     if place is not None and not (place / SWEEP).is_file():
         try:
@@ -159,7 +148,7 @@ def place_of(name: str | Path) -> Path | None:
 
 def restored(place: Path) -> Path:
     """The directory of a run, which is put back if the process that replaced it was killed."""
-    if any((place / aside).is_dir() for aside in (EARLIER, MOVING)):
+    if any((place / aside).is_dir() for aside in (log.EARLIER, log.MOVING)):
         with suppress(ValueError, OSError), run_lock(place):
             pass
     return place
@@ -198,15 +187,15 @@ def run_lock(directory: Path) -> Iterator[None]:
     try:
         with (
             lock(lock_beside(place), busy) if first else nullcontext(True) as held,
-            nullcontext() if held or not place.is_dir() else lock(place / TRAINING, busy),
+            nullcontext() if held or not place.is_dir() else lock(place / log.TRAINING, busy),
         ):
             if first:
-                restore_earlier(place)
+                log.restore_earlier(place)
             try:
                 yield
             finally:
                 if first:
-                    restore_earlier(place)
+                    log.restore_earlier(place)
     finally:
         with suppress(OSError):  # one is not empty, or gone
             for folder in new:
@@ -245,10 +234,10 @@ def delete(*directories: Path) -> None:
 def _check_deletable(place: Path, runs: Sequence[Path]) -> None:
     for run in runs:
         # These two beside it show that a damaged config.json was a run's.
-        if not all((run / name).is_file() for name in (ENVIRONMENT, METRICS)):
-            read_header(run / CONFIG)
-        refuse_others(run, FILES)
+        if not all((run / name).is_file() for name in (log.ENVIRONMENT, log.METRICS)):
+            log.read_header(run / log.CONFIG)
+        log.refuse_others(run, log.FILES)
     if (place / SWEEP).is_file():
-        read_header(place / SWEEP)
+        log.read_header(place / SWEEP)
         inside = {name for run in runs for name in (run.name, lock_beside(run).name)}
-        refuse_others(place, {SWEEP, ".DS_Store", *inside})
+        log.refuse_others(place, {SWEEP, ".DS_Store", *inside})

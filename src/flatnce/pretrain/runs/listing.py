@@ -18,25 +18,14 @@ from typing import Any
 
 from flatnce.files import is_locked, open_plain
 from flatnce.messages import did_you_mean
+from flatnce.pretrain.runs import log
 from flatnce.pretrain.runs.folder import MOST_NAMED, lock_beside
-from flatnce.pretrain.runs.log import (
-    CONFIG,
-    FAILURE,
-    LONGEST,
-    METRICS,
-    RESULTS,
-    TRAINING,
-    flat_settings,
-    protocol_name,
-    read_header,
-    read_line,
-    read_results,
-)
 
 __all__ = ["Summary", "chosen", "key_of", "known_values", "ordered", "over_seeds", "summary_of"]
 
 BLOCK = 32_768  # bytes that are read at a time from the end of the metrics
 KIND = re.compile(rb'"kind": "(\w+)"')
+USUAL = {"train", "watch", "verdict"}  # kinds of lines
 CONDITION = re.compile(r"([^<>=!]+)(!=|<=|>=|=|<|>)(.*)")
 SIGNS = {"=": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
 
@@ -58,10 +47,11 @@ def summary_of(directory: Path, name: str) -> Summary:
 
 
 def _read_summary(directory: Path) -> Summary:
-    header, results = read_header(directory / CONFIG, "config"), read_results(directory) or {}
-    kind, settings = header["kind"], flat_settings(header["config"])
+    header = log.read_header(directory / log.CONFIG, "config")
+    results = log.read_results(directory) or {}
+    kind, settings = header["kind"], log.flat_settings(header["config"])
     done = "step" in results or (kind != "train" and bool(results))
-    lines = {} if done and "last" in results else last_lines(directory / METRICS)
+    lines = {} if done and "last" in results else last_lines(directory / log.METRICS)
     watched = {**lines.get("watch", {}), **results.get("watch", {})}
     trained = {**lines.get("train", {}), **results.get("last", {})}
     scores, own = {}, str(settings.get("data") or "")
@@ -69,12 +59,12 @@ def _read_summary(directory: Path) -> Summary:
         score = next((one[key] for key in ("top1", "map", "pool_mi") if one.get(key)), None)
         tested = os.path.normpath(one.get("data") or own)  # photos/ is ./photos
         more = "" if tested == os.path.normpath(own) else f" on {one['data']}"
-        scores[protocol_name(one) + more] = score
-    last = directory / (RESULTS if done else METRICS)
+        scores[log.protocol_name(one) + more] = score
+    last = directory / (log.RESULTS if done else log.METRICS)
     written = (last if last.exists() else directory).stat().st_mtime
-    state = "done" if done else "failed" if FAILURE in lines else "stopped"
+    state = "done" if done else "failed" if log.FAILURE in lines else "stopped"
     # A sweep holds the lock of each of its runs while it trains them.
-    if not done and any(map(is_locked, (lock_beside(directory), directory / TRAINING))):
+    if not done and any(map(is_locked, (lock_beside(directory), directory / log.TRAINING))):
         state = "running"
     verdict = results.get("verdict") or lines.get("verdict", {}).get("verdict") or ""
     return {
@@ -83,7 +73,7 @@ def _read_summary(directory: Path) -> Summary:
         "epoch": settings.get("epochs") if done else trained.get("epoch", 0.0),
         "epochs": settings.get("epochs"),
         "state": state,
-        "failure": lines.get(FAILURE, {}).get("message"),
+        "failure": lines.get(log.FAILURE, {}).get("message"),
         "knn": watched.get("knn"),
         "linear": scores.get("linear"),
         "verdict": str(verdict).partition(" since ")[0],
@@ -101,7 +91,7 @@ def last_lines(path: Path) -> dict[str, dict[str, Any]]:
         return found
     with open_plain(path) as file:
         place, after = file.seek(0, os.SEEK_END), b""
-        while place and len(after) < LONGEST and not {"train", "watch", "verdict"} <= found.keys():
+        while place and len(after) < log.LONGEST and not USUAL <= found.keys():
             size = min(place, BLOCK)
             place -= size
             file.seek(place)
@@ -110,7 +100,7 @@ def last_lines(path: Path) -> dict[str, dict[str, Any]]:
             for line in reversed(lines if place else [first, *lines]):
                 kind = KIND.search(line)
                 if kind and line.endswith(b"}") and kind[1].decode() not in found:
-                    found[kind[1].decode()] = read_line(line)
+                    found[kind[1].decode()] = log.read_line(line)
     return found
 
 
