@@ -25,19 +25,10 @@ from flatnce.pretrain.evaluation import expand
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.folder import run_lock
 from flatnce.pretrain.runs.log import FAILURE, RunLog, read_run, remove_start, score_cells
-from flatnce.pretrain.training import processes
+from flatnce.pretrain.training import processes, saved
 from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.loggers import check_loggers, loggers_of
 from flatnce.pretrain.training.processes import Interrupts
-from flatnce.pretrain.training.saved import (
-    CHECKPOINTS,
-    KIND,
-    own_settings,
-    read_saved,
-    remember_objects,
-    use_objects,
-    with_absolute_paths,
-)
 from flatnce.pretrain.training.state import Training, TrainingFailed
 from flatnce.pretrain.training.watch import Watcher
 
@@ -101,7 +92,7 @@ def train(
     """
     if evaluate:
         expand(evaluate)  # refuses an unknown name before training
-    config = config.override(**own_settings(objects))
+    config = config.override(**saved.own_settings(objects))
     for value in config.flat().values():
         if isinstance(value, str) and is_own(value):
             trust_code(value)  # the caller names it
@@ -124,7 +115,7 @@ def resume(
         report: Called with each line that is logged, and first with the step it continues from.
         **objects: Those of :func:`train` that the run was given and that cannot be imported.
     """
-    use_objects(Path(directory).absolute(), **objects)  # a path here, not a name
+    saved.use_objects(Path(directory).absolute(), **objects)  # a path here, not a name
     return _take_all(resume_steps(directory, step=step, report=report))
 
 
@@ -147,12 +138,12 @@ def train_steps(
     interrupts: Interrupts | None = None,
 ) -> Steps:
     """:func:`train`, step by step."""
-    place, config = Path(directory), with_absolute_paths(config)
+    place, config = Path(directory), saved.with_absolute_paths(config)
     check_loggers(config)
     with processes.process_group(config.run.device) as device, run_lock(place):
         started = processes.started_by_this_launch(place, device)
-        if started and checkpoint.steps(place / CHECKPOINTS):
-            there, _ = read_saved(place)
+        if started and checkpoint.steps(place / saved.CHECKPOINTS):
+            there, _ = saved.read_saved(place)
             if there.plain() != config.plain():
                 raise ValueError(
                     f"{place} was started by this launch with other settings; launch with another "
@@ -161,11 +152,13 @@ def train_steps(
             again = resume_steps(place, report=report, interrupts=interrupts, lock=nullcontext)
             return (yield from again)
         training = Training(config, place, device)
-        remember_objects(place, config)
+        saved.remember_objects(place, config)
         log = None
         if distributed.rank() == 0:
             known: Any = {"seeds": [config.run.seed], "device": str(device), "evaluate": evaluate}
-            log = RunLog(place, kind=KIND, config=config, replace=replace or started, **known)
+            log = RunLog(
+                place, kind=saved.KIND, config=config, replace=replace or started, **known
+            )
         try:
             with closing(
                 _run(Recorder(training, log, report), interrupts, save_first=True)
@@ -197,7 +190,7 @@ def resume_steps(
     """:func:`resume`, step by step."""
     place = Path(directory)
     with lock(place):
-        config, found = read_saved(place, step)
+        config, found = saved.read_saved(place, step)
         results = read_run(place).results or {}
         if step is None and results.get("step") == found.step:
             return Outcome(place, True, found.step)
@@ -208,8 +201,8 @@ def resume_steps(
                 dist.barrier()  # every process has read what the first now changes
             log = None
             if distributed.rank() == 0:
-                checkpoint.rewind(place / CHECKPOINTS, found.step)
-                log = RunLog.reopen(place, kind=KIND, step=training.step, device=str(device))
+                checkpoint.rewind(place / saved.CHECKPOINTS, found.step)
+                log = RunLog.reopen(place, kind=saved.KIND, step=training.step, device=str(device))
                 if report is not None:
                     report({"kind": "resumed", "step": training.step, "of_steps": training.steps})
             return (yield from _run(Recorder(training, log, report), interrupts))
