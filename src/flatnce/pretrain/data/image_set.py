@@ -167,9 +167,14 @@ class FolderSet(Labelled):
 
     def decoded(self) -> ImageSet:
         """All images in memory."""
+        images = torch.empty((len(self), *self.shape), dtype=torch.uint8)
+
+        def fill(number: int) -> None:
+            images[number] = self.decode(number)
+
         with ThreadPoolExecutor(available_cores()) as pool:
-            images = list(pool.map(self.decode, range(len(self))))  # an error cancels the rest
-        return ImageSet(torch.stack(images), self.labels, self.classes, self.name, self.split)
+            list(pool.map(fill, range(len(self))))  # raises the first error and cancels the rest
+        return ImageSet(images, self.labels, self.classes, self.name, self.split)
 
 
 def read_image(path: str, size: int) -> UInt8[Tensor, "3 size size"]:

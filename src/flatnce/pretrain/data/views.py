@@ -72,6 +72,13 @@ class Plan(NamedTuple):
     squares: pixels.Squares | None
 
 
+def _rows(drawn: Any, start: int, stop: int) -> Any:
+    """The part of a plan, or of one of its fields, for some of the images."""
+    if drawn is None or isinstance(drawn, Tensor):
+        return None if drawn is None else drawn[start:stop]
+    return type(drawn)(*(_rows(field, start, stop) for field in drawn))
+
+
 @dataclass(frozen=True)
 class Views:
     """Random views of uint8 images: crop, flip, colour jitter, grayscale, blur and options.
@@ -173,12 +180,13 @@ class Views:
         b, c = images.shape[0], images.shape[-3]
         with torch.no_grad(), torch.autocast(images.device.type, enabled=False):
             keys = draws.view_keys(self.seed, epoch, indices, views)
+            plan = self.plan(keys, *images.shape[-2:])
             many = b
             if faults.can_raise_now(images):  # on the CPU and not compiled
                 many = max(1, CACHED_VALUES // (views * c * self.size**2))
             parts = [
-                self._render(some, self.plan(theirs, *images.shape[-2:]))
-                for some, theirs in zip(images.split(many), keys.split(many), strict=True)
+                self._render(images[start : start + many], _rows(plan, start, start + many))
+                for start in range(0, b, many)
             ]
             whole = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
             whole = whole.to(dtype)

@@ -8,7 +8,7 @@ import json
 import os
 import re
 import shutil
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -351,24 +351,36 @@ def add_paper_ess(metrics: Sequence[dict[str, Any]]) -> None:
             line.setdefault("ess_paper", line["ess"])
 
 
+class _Thinned:
+    """At most :data:`MOST` lines, evenly spaced, and the last; ``every`` is their distance."""
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[int, bytes]] = []
+        self.every, self.seen = 1, 0
+
+    def add(self, number: int, line: bytes) -> None:
+        """Take the next line, after its number in the file."""
+        self.last = number, line
+        if self.seen % self.every == 0:
+            self.kept.append(self.last)
+            if len(self.kept) > MOST:
+                del self.kept[1::2]
+                self.every *= 2
+        self.seen += 1
+
+
 def _read_metrics(path: Path) -> tuple[list[dict[str, Any]], Counter[str]]:
     """The lines of a log, thinned if they are many, and how many of each kind are left out."""
-    kept = {kind: list[tuple[int, bytes]]() for kind in (*THINNED, b"")}
-    every, seen, last = dict.fromkeys(kept, 1), Counter[bytes](), dict[bytes, tuple[int, bytes]]()
+    groups: defaultdict[bytes | int, _Thinned] = defaultdict(_Thinned)
     for number, line in _lines_of(path):
-        # The kind comes first. Lines of other kinds are few, and all are kept.
-        kind = line[:16] if line[:16] in THINNED else b""
-        last[kind] = number, line
-        if seen[kind] % every[kind] == 0:
-            kept[kind].append(last[kind])
-            if kind and len(kept[kind]) > MOST:
-                del kept[kind][1::2]
-                every[kind] *= 2
-        seen[kind] += 1
-    chosen = {kind: dict([*kept[kind], one]) for kind, one in last.items()}
-    left_out = {kind[10:15].decode(): seen[kind] - len(one) for kind, one in chosen.items()}
-    lines = sorted(line for one in chosen.values() for line in one.items())
-    return [_checked(path, *line) for line in lines], Counter(left_out)
+        # The kind comes first. Other lines are few, and not alike: each is a group of its own.
+        groups[line[:16] if line[:16] in THINNED else number].add(number, line)
+    read, left_out = dict[int, dict[str, Any]](), Counter[str]()
+    for group in groups.values():
+        kept = dict([*group.kept, group.last])
+        read |= {number: _checked(path, number, line) for number, line in kept.items()}
+        left_out[read[group.last[0]].get("kind", "")] += group.seen - len(kept)
+    return [read[number] for number in sorted(read)], left_out
 
 
 def logged_lines(directory: Path) -> Iterator[dict[str, Any]]:
