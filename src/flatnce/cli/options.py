@@ -166,7 +166,9 @@ def _one_line(
         word = text.removeprefix("Unrecognized options: ").split(", ")[0]
         if word.startswith("-"):
             off = {f"--no-{flag[2:]}" for flag, hint in options.items() if bare(hint) is bool}
+            longer = [flag for flag in options if len(word) > 4 and word[2:] in flag[2:]]
             near = did_you_mean(word, {*options, *off} - {word}, more, cutoff=0.7)
+            near = did_you_mean(word, longer, near, cutoff=0.0, most=3)
             return f"unknown option {word}; {near}"
         before = [one for one in line[: line.index(word)] if one in options]
         takes = "no value" if before and bare(options[before[-1]]) is bool else "one value"
