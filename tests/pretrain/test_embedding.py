@@ -258,6 +258,7 @@ def test_files_that_cannot_be_read_are_skipped_if_asked(encoder, photos, capsys)
         ("first runs/first/config.json", "flatnce.load('first').embed('runs/first/config.json')"),
         ("first runs", "runs holds no image"),
         ("first photos --out e.txt", "--out e.txt must be a file .npz"),
+        ("first photos --out no/e.npz", "--out no/e.npz: the folder no does not exist; make it"),
     ],
 )
 def test_misuse_of_embed_is_one_line(encoder, photos, capsys, typed, said):

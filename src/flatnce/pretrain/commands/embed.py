@@ -40,6 +40,8 @@ def run(arguments: list[str]) -> int:
         single = f"in Python, flatnce.load({options.run!r}).embed({typed!r}) takes one image"
         remedy = single if folder.is_file() else "name one that exists"
         raise ValueError(f"{typed} is not a folder of images; {remedy}")
+    if not out.parent.is_dir():
+        raise ValueError(f"--out {out}: the folder {out.parent} does not exist; make it first")
     if out.suffix != ".npz" or not os.access(out if out.exists() else out.parent, os.W_OK):
         raise ValueError(f"--out {out} must be a file .npz in a folder that can be written")
     if out.exists() and not options.replace:
