@@ -22,6 +22,7 @@ from flatnce.cli.options import ALIASES
 from flatnce.cli.progress import progress_line
 from flatnce.core.diagnostics.registry import DIAGNOSTICS
 from flatnce.core.objectives.registry import OBJECTIVES
+from flatnce.pretrain.commands.runs import SORTS
 from flatnce.pretrain.evaluation.options import PURPOSES
 from forked import Forked, wait_for_lines
 from made_runs import write_run
@@ -379,6 +380,11 @@ def test_every_option_with_choices_belongs_to_a_command(option):
         ("flatnce train dig", ["digits"]),
         ("flatnce evaluate ", ["first", "study/infonce-0"]),
         ("flatnce compare first stu", ["study/infonce-0"]),
+        ("flatnce compare gri", ["grid", "grid/a"]),
+        ("flatnce runs --delete gri", ["grid", "grid/a"]),
+        ("flatnce report gri", ["grid/a"]),
+        ("flatnce reproduce fig-m", ["fig-mi", "fig-mi-accuracy"]),
+        ("flatnce runs --sort kn", ["knn"]),
         ("flatnce evaluate first --protocol kn", ["knn"]),
         ("flatnce evaluate first --protocol knn ", PURPOSES),
         ("flatnce evaluate --json ", ["first", "study/infonce-0"]),
@@ -400,9 +406,19 @@ def test_commands_options_data_sets_and_runs_are_completed(
     monkeypatch.chdir(tmp_path)
     write_run(tmp_path / "runs" / "first")
     write_run(tmp_path / "runs" / "study" / "infonce-0")
+    if "gri" in line:
+        write_run(tmp_path / "runs" / "grid" / "a")
+        (tmp_path / "runs" / "grid" / "sweep.json").write_text("{}")
     monkeypatch.setenv("COMP_LINE", line)
     assert main(["completion", "words", "flatnce", "", ""]) == 0
     assert sorted(capsys.readouterr().out.split()) == sorted(expected)
+
+
+@pytest.mark.parametrize("name", SORTS)
+def test_runs_are_sorted_by_every_completed_name(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_run(tmp_path / "runs" / "first")
+    assert main(["runs", "--sort", name]) == 0
 
 
 @pytest.mark.skipif(not shutil.which("bash"), reason="needs bash")

@@ -76,6 +76,15 @@ def run_names(folder: Path | None = None, depth: int = 2) -> list[str]:
     return sorted(found)
 
 
+def run_and_sweep_names() -> list[str]:
+    """Names of the runs and sweeps in the folder of runs."""
+    return [*run_names(), *_sweep_names()]
+
+
+def _sweep_names() -> list[str]:
+    return sorted(path.parent.name for path in runs_folder().glob(f"*/{SWEEP}"))
+
+
 def find_run(name: str | Path, argument: str = "run") -> Path:
     """The directory of a run, by its name in the folder of runs or its path, an ``argument``."""
     place, called = place_of(name), f"{argument}={str(name)!r}"
@@ -105,7 +114,7 @@ def find_sweep(name: str | Path) -> Path:
     """The directory of a sweep, given as a path or as a name in the folder of runs."""
     if (place := sweep_named(name)) is not None:
         return place
-    there = sorted(path.parent.name for path in runs_folder().glob(f"*/{SWEEP}"))
+    there = _sweep_names()
     hint = did_you_mean(str(name), there, _known(there))
     raise ValueError(f"resume={str(name)!r} is not a sweep or the name of one; {hint}")
 
