@@ -48,7 +48,7 @@ def examined(name, expected, case, seed):
     }
     if "rate" in case.truth:
         line["rate"] = case.truth["rate"]
-        line["estimated_rate"] = found.numbers["false_negative_rate"]
+        line["estimated_rate"] = found.numbers["false_negative_rate_by_similarity"]
     return line
 
 

@@ -137,6 +137,9 @@ def test_duplicates_are_found_and_counted():
     found = doctor(z1, z2, temperature=0.1)
     assert found.kinds == ("duplicates",)
     assert found.numbers["twins_a_row"] == pytest.approx(40 / 128)
+    rate = 40 / (128 * 127)  # every copy is a false negative
+    assert found.numbers["false_negative_rate"] == pytest.approx(rate)
+    assert f"false negatives {rate:.2%}" in str(found)
     assert doctor(z1, z2, temperature=0.1, ids=ids).verdict == "healthy"
 
 
@@ -159,6 +162,18 @@ def test_labels_count_false_negatives_by_number_and_weight():
     assert found.numbers["false_negative_rate_by_label"] == pytest.approx(31 / 127)
     assert found.numbers["false_negative_weight_by_label"] > 0.9
     assert "false negatives" in found.kinds
+
+
+@pytest.mark.parametrize("noise", [0.1, 3.0])
+def test_with_labels_one_rate_is_shown_which_is_counted(noise):
+    z = torch.randn(64, 32)
+    labels = np.arange(64) % 4
+    found = doctor(z, z + noise * torch.randn(64, 32), temperature=0.1, labels=labels)
+    assert found.numbers["false_negative_rate"] == pytest.approx(15 / 63)
+    assert str(found).count("false negatives ") == 1 and "false negatives 23.81%" in str(found)
+    assert not any("false negatives" in reason for reason in found.unknown)
+    unknown = doctor(z, z + 0.1 * torch.randn(64, 32), temperature=0.1, labels=[-1] * 64)
+    assert unknown.numbers["false_negative_rate"] == 0.0
 
 
 @pytest.mark.parametrize("temperature, kind", [(3.0, "high"), (0.005, "low")])

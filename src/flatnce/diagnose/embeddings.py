@@ -338,7 +338,7 @@ def _on_neighbours(case: Case, numbers: dict[str, Any], kinds: set[str]) -> list
         found.append(finding("duplicates", **numbers))
     if "dimensional collapse" in kinds:  # in few dimensions neighbours are necessarily near
         return found
-    rate = numbers["false_negative_rate"] or 0.0
+    rate = numbers["false_negative_rate_by_similarity"] or 0.0  # without copies
     if (expected := rate * numbers["negatives"]) > FALSE_NEGATIVES_A_ROW:
         found.append(finding("false negatives", rate=rate, expected=expected))
     if numbers.get("false_negative_weight_by_label", 0.0) > FALSE_WEIGHT:
@@ -357,19 +357,22 @@ def _neighbours(some: Case, whole: Case) -> dict[str, Any]:
     apart = groups[:, None] != groups
     twins = (_copies(first) | _copies(second)) & apart
     rate, separation = _false_rate(first @ second.T, apart & ~twins)
+    share = float(twins.sum() / apart.sum())  # of copies among the negatives
     copied = torch.linalg.vector_norm(first - second, dim=1) < SAME
     seen = {
         "twins_a_row": float(twins.sum()) / (n * (n - 1)) * (whole.batch_size - 1),
         "copied_views": float(copied.double().mean()),
         "separation": separation,
-        "false_negative_rate": rate,
+        "false_negative_rate_by_similarity": rate,
+        "false_negative_rate": None if rate is None else share + (1 - share) * rate,
     }
     if some.labels is not None and bool((known := some.labels >= 0).any()):
         pairs = two_tower(first, second, directions="left", ids=groups)[0]
         weights = importance_weights(pairs, some.temperature)[known]
         # Negatives of labelled anchors that have their label, by number and by weight.
         same = ((some.labels[:, None] == some.labels) & apart)[known]
-        seen["false_negative_rate_by_label"] = float(same.sum() / apart[known].sum())
+        counted = float(same.sum() / apart[known].sum())
+        seen["false_negative_rate_by_label"] = seen["false_negative_rate"] = counted
         seen["false_negative_weight_by_label"] = float((weights * same).sum(dim=1).mean())
     return seen
 
