@@ -86,6 +86,13 @@ def test_a_run_that_is_done_takes_two_small_files(tmp_path, monkeypatch):
     assert (found["knn"], found["last"]["loss"], found["linear"]) == (0.9, 0.5, 0.7)
 
 
+def test_the_epoch_of_a_stopped_run_is_that_of_its_newest_checkpoint(tmp_path):
+    run = write_run(tmp_path / "run", finished=False)  # its last line is of step 400, epoch 4
+    for step in (300, 430):
+        (run / "checkpoints" / f"step-{step:09d}").mkdir(parents=True)
+        assert summary_of(run, "run")["epoch"] == max(step, 400) / 100
+
+
 def test_a_summary_says_what_the_files_say(runs):
     by_name = {run["name"]: run for run in summaries(runs)}
     first, going = by_name["first"], by_name["going"]

@@ -54,6 +54,10 @@ def _read_summary(directory: Path) -> Summary:
     lines = {} if done and "last" in results else last_lines(directory / log.METRICS)
     watched = {**lines.get("watch", {}), **results.get("watch", {})}
     trained = {**lines.get("train", {}), **results.get("last", {})}
+    # A run that was stopped is saved after its last line.
+    saved = [] if done else directory.glob(f"checkpoints/step-{9 * '[0-9]'}")
+    newest = max((int(one.name[5:]) for one in saved), default=0)
+    step, epoch = trained.get("step") or math.inf, trained.get("epoch") or 0.0
     scores, own = {}, str(settings.get("data") or "")
     for one in results.get("evaluations", ()):
         score = next((one[key] for key in ("top1", "map", "pool_mi") if one.get(key)), None)
@@ -70,7 +74,7 @@ def _read_summary(directory: Path) -> Summary:
     return {
         "kind": kind,
         **{key: settings.get(key) for key in ("data", "objective", "batch_size", "seed")},
-        "epoch": settings.get("epochs") if done else trained.get("epoch", 0.0),
+        "epoch": settings.get("epochs") if done else epoch * max(1.0, newest / step),
         "epochs": settings.get("epochs"),
         "state": state,
         "failure": lines.get(log.FAILURE, {}).get("message"),
