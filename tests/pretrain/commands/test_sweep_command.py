@@ -138,7 +138,7 @@ def test_a_sweep_stopped_and_then_killed_goes_on_to_what_it_would_have_been(tmp_
     done = process.wait(timeout=60)
     assert done.returncode == 130 and done.stderr == "", done.stderr
     assert "flatnce sweep --resume hurt" in done.stdout and "stopped" in done.stdout
-    assert "trained 2 of 2 runs in " in done.stdout
+    assert "partly trained 2 of 2 runs in " in done.stdout
     assert "0 of 2 are done" in " ".join(done.stdout.split())
     process = Forked("sweep", "--resume", "hurt")
     wait_for_lines(metrics, 12)

@@ -176,8 +176,9 @@ def _print_end(runs: Sequence["SweptRun"], directory: Path, seconds: float) -> N
         say(f"\n{run.name} failed: {run.failure}")
     trained = sum(run.taken > 0 for run in runs)
     images = sum(run.taken * run.config.run.batch_size for run in runs)
+    partly = "partly " if any(run.state == "stopped" for run in runs) else ""
     say(
-        f"\ntrained {trained} of {len(runs)} runs in {seconds:.0f} s, "
+        f"\n{partly}trained {trained} of {len(runs)} runs in {seconds:.0f} s, "
         f"{images / seconds:,.0f} samples/s over the whole sweep; {len(done)} of "
         f"{len(runs)} are done, in {directory}"
     )
