@@ -117,7 +117,7 @@ def test_a_config_carries_objects_and_writes_their_names():
         (
             {"backbone": "resnet18"},
             r"^backbone=resnet18 takes images; items of own_things:Rows have shape \(8,\): "
-            "give backbone=package.module:Name$",
+            r"give backbone=package.module:Name \(in Python also `encoder=net`\)$",
         ),
         (
             {"data": "object:Rows"},

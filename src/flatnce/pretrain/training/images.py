@@ -141,7 +141,7 @@ def example_of(config: TrainConfig, shape: Sequence[int], source: AnySet | None 
         if len(shape) != 3 and not is_own(network):
             raise ValueError(
                 f"backbone={network} takes images; items of {config.data.data} have shape "
-                f"{shape}: give backbone=package.module:Name"
+                f"{shape}: give backbone=package.module:Name (in Python also `encoder=net`)"
             )
         return source.example
     size = config.views.view_size or side_of(shape)
