@@ -12,7 +12,7 @@ class DemoConfig:
     """What to run; the defaults take about a minute on two cores."""
 
     steps: int = 1500  # Optimiser steps of every run.
-    seeds: int = 3  # Number of seeds; each has its own start and data.
+    seeds: int = 3  # Number of seeds, at least 2; each has its own start and data.
     # The sizes K of the training task: the positive and K - 1 negatives.
     candidates: tuple[int, ...] = (8, 32)
     # The temperatures of training, by which the cosines are divided.
