@@ -126,7 +126,7 @@ def test_what_was_not_given_is_said():
     assert not any(kind.startswith("temperature") for kind in found.kinds)
     assert found.numbers["false_negative_rate"] is None
     batch, temperature, rate = found.unknown
-    assert "all 64 samples" in batch and "126 negatives" in batch and "--batch-size" in batch
+    assert "the 64 samples" in batch and "126 negatives" in batch and "--batch-size" in batch
     assert "--temperature" in temperature and "false negatives" in rate
 
 
@@ -187,6 +187,44 @@ def test_a_wrong_temperature_is_named_with_a_better_one(temperature, kind):
     finding = next(one for one in found.findings if one.kind == f"temperature too {kind}")
     assert any("learned scale" in remedy for remedy in finding.remedies)
     assert not any("EssController" in remedy for remedy in finding.remedies)
+
+
+def proposed(found):
+    """All remedies, and the temperatures that the evidence proposes."""
+    remedies = [remedy for one in found.findings for remedy in one.remedies]
+    said = " ".join(one.evidence for one in found.findings)
+    return remedies, [float(one) for one in re.findall(r"temperature (\S+) would give", said)]
+
+
+@pytest.mark.parametrize("temperature", [0.005, 0.1, 0.5, 3.0])
+@pytest.mark.parametrize("layout", ["two_view", "two_tower"])
+@pytest.mark.parametrize("n", [2, 3, 16])
+@pytest.mark.parametrize("objective", ["", "InfoNCE", "FlatNCE"])
+def test_remedies_do_not_contradict_each_other(temperature, layout, n, objective):
+    z = torch.randn(n, 32)
+    options = {"temperature": temperature, "layout": layout, "objective": objective}
+    found = doctor(z, z + 0.1, **options)
+    remedies, better = proposed(found)
+    ways = {
+        way for way in ("raise", "lower") for one in remedies if one.startswith(f"{way} the t")
+    }
+    assert ways != {"raise", "lower"} and all(0.01 <= one <= 1 for one in better)
+    assert not {"temperature too high", "temperature too low"} <= set(found.kinds)
+    if objective == "FlatNCE":
+        assert not any("use FlatNCE" in remedy for remedy in remedies)
+    else:
+        few = "too few negatives" in found.kinds
+        assert any("use FlatNCE" in remedy for remedy in remedies) == few
+
+
+def test_a_good_ess_out_of_reach_is_said():
+    z = normalize(torch.randn(2, 32), dim=1)
+    found = doctor(z, z + 0.01, temperature=0.1)
+    assert "temperature too high" in found.kinds and not proposed(found)[1]
+    assert "no temperature from 0.01 to 1 gives an ESS of 0.3" in found.findings[-1].evidence
+    assert not any("temperature" in remedy for remedy in found.findings[-1].remedies)
+    one_negative = doctor(z, z + 0.01, temperature=0.1, layout="two_tower")
+    assert not any(kind.startswith("temperature") for kind in one_negative.kinds)
 
 
 def test_broken_rows_are_named_and_the_rest_is_judged():

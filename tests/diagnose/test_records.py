@@ -53,6 +53,9 @@ def kinds_of(*changes, **options):
         ({"temperature": 5.0}, ["temperature too high"]),
         ({"temperature": 0.01}, []),
         ({"temperature": float(torch.tensor(1.0))}, []),
+        ({"temperature": 0.001, "ess": 0.99}, ["temperature too low"]),
+        ({"temperature": 5.0, "ess": 0.001}, ["temperature too high"]),
+        ({"negatives": 1.0, "ess": 1.0, "mi": 0.0}, ["not learning", "too few negatives"]),
         ({"effective_rank": 5.0}, ["dimensional collapse"]),
     ],
 )

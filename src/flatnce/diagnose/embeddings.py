@@ -20,7 +20,7 @@ from flatnce.core.diagnostics.verdict import verdicts_on
 from flatnce.core.objectives.registry import ess_target
 from flatnce.core.pairs import Pairs, check_integers, two_tower, two_view
 from flatnce.diagnose.findings import Diagnosis, Finding, finding, in_order, not_known
-from flatnce.diagnose.rules import findings_on
+from flatnce.diagnose.rules import HIGHEST_TEMPERATURE, LOWEST_TEMPERATURE, findings_on
 from flatnce.environment import memory_of_machine
 from flatnce.files import open_plain
 from flatnce.messages import check_choice
@@ -277,8 +277,13 @@ def _on_batches(case: Case, numbers: dict[str, Any]) -> list[Finding]:
 def _with_more(one: Finding, numbers: dict[str, Any], good: float) -> Finding:
     """The finding without steps, which embeddings do not have, and with what they do show."""
     more, better = "", numbers["temperature_for_good_ess"]
+    ends = LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE
     if one.kind.startswith("temperature") and better is not None:
         more = f"; temperature {better:.2g} would give an ESS of {good}"
+        if not ends[0] <= better <= ends[1]:
+            more = f"; no temperature from {ends[0]:g} to {ends[1]:g} gives an ESS of {good}"
+            far = better < ends[0] if one.kind == "temperature too high" else better > ends[1]
+            one = replace(one, remedies=one.remedies[far:])
     if "collapse" in one.kind and "uniformity_z2" in numbers:
         more = f"; uniformity is {numbers['uniformity_z1']:.2f} in z1 and "
         more += f"{numbers['uniformity_z2']:.2f} in z2"
@@ -408,7 +413,7 @@ def _unknown(
 ) -> tuple[str, ...]:
     said, n = [], numbers["samples"]
     if no_batch_size:
-        which = f"all {n:,} samples" if judged == n else f"{judged:,} drawn with a fixed seed"
+        which = f"the {n:,} samples" if judged == n else f"{judged:,} drawn with a fixed seed"
         said.append(not_known("batch_size", which=which, negatives=numbers["negatives"]))
     if no_temperature:
         said.append(not_known("temperature", temperature=DEFAULT_TEMPERATURE))

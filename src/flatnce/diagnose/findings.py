@@ -29,6 +29,10 @@ class Finding:
     remedies: tuple[str, ...] = ()  #: what to do, most promising first
     since: int | None = None  #: first step from which on it has held, if there are any
 
+    def without(self, words: str) -> "Finding":
+        """The finding without the remedies that contain these words."""
+        return replace(self, remedies=tuple(one for one in self.remedies if words not in one))
+
 
 @dataclass(frozen=True)
 class Diagnosis:
@@ -105,7 +109,10 @@ def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
             evidence = f"{before.evidence}; {finding.evidence}"
             finding = replace(before, evidence=evidence, since=min(steps, default=None))
         merged[finding.kind] = finding
-    return tuple(sorted(merged.values(), key=lambda finding: KINDS.index(finding.kind)))
+    found = sorted(merged.values(), key=lambda finding: KINDS.index(finding.kind))
+    if "temperature too high" in merged:
+        found = [finding.without("raise the temperature") for finding in found]
+    return tuple(found)
 
 
 def _shown(numbers: Mapping[str, Any]) -> str:

@@ -111,9 +111,7 @@ def examine_run(
     else:
         unknown.append(not_known("not_asked"))
     if config.model.head_layers > 1 and config.model.head_norm:
-        for number, one in enumerate(findings):
-            advice = tuple(remedy for remedy in one.remedies if "projection head" not in remedy)
-            findings[number] = replace(one, remedies=advice)
+        findings = [one.without("projection head") for one in findings]
     return Diagnosis(f"run {place}", in_order(findings), numbers, tuple(unknown), judged)
 
 

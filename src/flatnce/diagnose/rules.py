@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flatnce.core.diagnostics import verdict
+from flatnce.core.objectives.registry import gradient_lives
 from flatnce.diagnose.findings import Finding, finding, in_order
 
 # Their ceiling, log 17, is 2.8 nats. Runs with 30 and 62 negatives per row train well.
@@ -58,25 +59,28 @@ def findings_on(
     if verdicts and verdicts[0].kind == "failed":
         one = verdicts[0]
         return [Finding(one.kind, f"{one.evidence} at the end", one.remedies, one.since)]
-    kinds = {one.kind for one in verdicts}
-    hidden = _consequences(kinds, last, idle)
+    count, temperature = verdict.negatives_of(last), last.get("temperature", HIGHEST_TEMPERATURE)
+    wrong = {"uniform"} if count < 2 else set()  # the ESS of one negative is always 1
+    outside = ""
+    # A value stored in float32 may differ by a rounding from the one that was asked for.
+    if not 0.999 * LOWEST_TEMPERATURE <= temperature <= 1.001 * HIGHEST_TEMPERATURE:
+        outside = "peaked" if temperature < LOWEST_TEMPERATURE else "uniform"
+        wrong |= {"peaked", "uniform"} - {outside}
+    kinds = {one.kind for one in verdicts} - wrong
+    hidden = _consequences(kinds, last, idle) | wrong
     found = [
         Finding(_NAMES.get(one.kind, one.kind), one.evidence, one.remedies, one.since)
         for one in verdicts
         if one.kind not in hidden
     ]
-    if 0 < (count := verdict.negatives_of(last)) < FEW_NEGATIVES:
+    if 0 < count < FEW_NEGATIVES:
         ceiling = last["mi_ceiling"]
-        found.append(
-            finding("too few negatives", count=count, ceiling=ceiling, least=FEW_NEGATIVES)
-        )
-    temperature = last.get("temperature", HIGHEST_TEMPERATURE)
-    # A value stored in float32 may differ by a rounding from the one that was asked for.
-    if not 0.999 * LOWEST_TEMPERATURE <= temperature <= 1.001 * HIGHEST_TEMPERATURE:
+        few = finding("too few negatives", count=count, ceiling=ceiling, least=FEW_NEGATIVES)
+        found.append(few.without("use FlatNCE") if gradient_lives(objective) else few)
+    if outside:
+        first = verdict.remedies_of(outside, objective)[0]
         ends: dict[str, Any] = {"lowest": LOWEST_TEMPERATURE, "highest": HIGHEST_TEMPERATURE}
-        kind = "peaked" if temperature < LOWEST_TEMPERATURE else "uniform"
-        ends["first"] = verdict.remedies_of(kind, objective)[0]
-        found.append(finding(_NAMES[kind], temperature=temperature, **ends))
+        found.append(finding(_NAMES[outside], temperature=temperature, first=first, **ends))
     if available is not None and "collapsed" not in kinds and verdict.has_evidence(history):
         rank = last.get("effective_rank", math.inf)
         if rank < min(DIMENSIONAL_SHARE * available, MOST_DIRECTIONS):
