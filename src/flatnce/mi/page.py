@@ -75,12 +75,11 @@ def study_page(
 ) -> Path:
     """Write the page of a ranking, of all pairs of columns or of lags, and return its path."""
     texts, rows = TEXTS["study"][study.header[0]], study.plain(unit)["rows"]
-    for row in rows:
-        if row["p_value"] is None:  # nothing is certified
-            row["lower"] = None
     names = ("estimate", "low", "high", "lower", "p_value", "p_value_holm", "q_value")
     cells = []
     for row in rows:
+        if row["p_value"] is None:  # nothing is certified
+            row["lower"] = None
         numbers = [_number(row[name]) for name in names]
         cells.append([*(row[name] for name in study.header), *numbers, ", ".join(row["flags"])])
     header = [*study.header, unit, "Low", "High", "Certified", "p", "Holm", "q", "Flags"]
