@@ -97,8 +97,7 @@ def group_sums(part: EvaluationPart) -> GroupSums:
     """Read all pairs of a part's rows, in blocks, in float64."""
     scores = part.critic.blocks(part.x, part.y).map(lambda block: part.scale * block)
     pooled = part.critic.blocks(part.x, part.y_pool).map(lambda block: part.scale * block)
-    log_pool = torch.tensor(float(len(part.y_pool)), dtype=torch.float64, device=part.x.device)
-    shift = pool_log_sum(pooled) - torch.log(log_pool)
+    shift = pool_log_sum(pooled) - math.log(len(part.y_pool))
     groups = int(part.group.max()) + 1
     member = torch.nn.functional.one_hot(part.group, groups).to(torch.float64)
     values = torch.empty(3 + groups, len(part.x), dtype=torch.float64, device=part.x.device)
