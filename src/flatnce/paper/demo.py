@@ -318,10 +318,6 @@ def _mean(case: Plain, objective: str, measure: str) -> float:
     return float(case["objectives"][objective][measure]["mean"])
 
 
-def _ceiling(case: Plain) -> dict[str, float]:
-    return {f"log {case['candidates']}": case["log_k"]}
-
-
 def demo_page(run_directory: str | Path) -> Path:
     """Write ``report.html`` into a finished demo's run directory and return its path."""
     run = read_run(run_directory, "demo")
@@ -331,15 +327,16 @@ def demo_page(run_directory: str | Path) -> Path:
 
 def _page(run: Run, results: Plain) -> Page:
     focus, values = _focus(results), _values(results)
+    in_batch = {f"log {focus['candidates']}": focus["log_k"]}
     in_training = [
-        _curves(run, focus, "k_mi", "The K-way task", _ceiling(focus)),
+        _curves(run, focus, "k_mi", "The K-way task", in_batch),
         _curves(run, focus, "gain", "Gradient gain"),
         _curves(run, focus, "ess", "ESS without the positive"),
         _curves(run, focus, "ess_with_positive", "ESS with the positive"),
     ]
     ceiling = {f"log {results['pool']}": results["pool_ceiling"]}
     among_pool = [
-        _curves(run, focus, "pool_mi", "Large-pool information", _ceiling(focus) | ceiling),
+        _curves(run, focus, "pool_mi", "Large-pool information", in_batch | ceiling),
         _curves(run, focus, "retrieval", "Retrieval"),
     ]
     by_temperature = [
@@ -415,7 +412,7 @@ def _by_temperature(size: int, cases: list[Plain], ceiling: dict[str, float]) ->
         "caption": TEXTS["by_temperature"],
     }
     x = axis("temperature in training", ticks=temperatures, logarithmic=True)
-    references = _ceiling(cases[0]) | ceiling
+    references = {f"log {size}": cases[0]["log_k"], **ceiling}
     return draw(
         *chart("lines", heading, x, TEXTS["axes"]["pool_mi"], lines, references=references)
     )
