@@ -53,6 +53,43 @@ def test_links_on_the_page_lead_somewhere(page):
     assert not broken
 
 
+def github_anchors(page):
+    """The anchors of a page on GitHub: of its headings, in lower case and without punctuation."""
+    heads = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", head.strip().lower()).replace(" ", "-") for head in heads}
+
+
+def test_anchors_of_links_are_those_of_github():
+    """Sphinx has other anchors where a heading has punctuation, such as a dot."""
+    anchored = re.compile(r"\]\((?!https?:)([^)#]*)#([^)]+)\)")
+    broken = [
+        (page.name, target, anchor)
+        for page in PAGES
+        for target, anchor in anchored.findall(page.read_text(encoding="utf-8"))
+        if anchor not in github_anchors(page.parent / target if target else page)
+    ]
+    assert not broken
+
+
+def test_no_two_blocks_train_a_run_of_the_same_name():
+    """A reader may try all pages in one folder; a run is not overwritten."""
+    pages = [page.read_text(encoding="utf-8") for page in ROOT.glob("docs/*.md")]
+    blocks = [block for text in pages for block in SHOWN.findall(text)]
+    shell = {
+        name
+        for kind, text in blocks
+        if kind == "sh"
+        for name in re.findall(r"flatnce (?:train|sweep) .*--name ([\w-]+)", text)
+    }
+    python = [
+        one or other
+        for kind, text in blocks
+        if kind == "python"
+        for one, other in re.findall(r'train\(.*(?:"runs/([\w-]+)"|name="([\w-]+)")', text)
+    ]
+    assert len(set(python)) == len(python) >= 5 and not shell & set(python)
+
+
 # Words of our own and the usual ones; a power law is one, and times may grow by a law.
 UNUSUAL = {
     "distribution": re.compile(r"(?<!power )(?<![`/-])\blaws?\b(?!\.py| [nN]²)", re.IGNORECASE),
