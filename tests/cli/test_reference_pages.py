@@ -98,7 +98,7 @@ def test_the_page_names_every_verdict_that_a_line_may_hold():
 
 
 def test_the_page_names_the_keys_of_results(small_run):
-    assert set(small_run.results) == keys_under("results.json")
+    assert set(small_run.results) == keys_under("Results")
 
 
 def test_scalars_for_tensorboard_are_the_keys_with_their_kind_before_them(small_run):
