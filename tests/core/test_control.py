@@ -211,16 +211,23 @@ def test_a_controller_keeps_its_precision_when_its_loss_is_cast(dtype):
     controller = EssController(0.05, rate=0.003, temperature_at_start=0.3)
     plain, cast = (driven(FlatNCE(temperature=controller), 20) for _ in range(2))
     driven(plain, 20), driven(cast.to(dtype), 20)
-    assert float(cast.temperature) == float(plain.temperature) < 0.299
+    moved = float(plain.temperature)
+    assert float(cast.temperature) == pytest.approx(moved, rel=FLOAT32) and moved < 0.299
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)  # as trainers do that build a model in half precision
     try:
         built = FlatNCE(temperature=controller)
     finally:
         torch.set_default_dtype(before)
-    assert float(driven(built, 40).temperature) == pytest.approx(float(plain.temperature))
+    assert float(driven(built, 40).temperature) == pytest.approx(moved)
     fixed = TemperatureSource(torch.tensor(0.07)).to(dtype)
     assert float(fixed()) == float(torch.tensor(0.07))
+
+
+def test_a_controller_is_widened_with_its_loss():
+    source = FlatNCE(EssController(0.3)).double().temperature_source
+    assert source.beta.dtype == torch.float64
+    assert source.to(torch.bfloat16).beta.dtype == torch.float64  # nothing is lost
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

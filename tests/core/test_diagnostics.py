@@ -397,7 +397,6 @@ CASTS = {
     "bfloat16": nn.Module.bfloat16,
     "to a dtype": lambda module: module.to(torch.float32),
     "to a device and a dtype": lambda module: module.to("cpu", torch.bfloat16),
-    "type": lambda module: module.type(torch.float32),
 }
 
 

@@ -1,4 +1,4 @@
-"""Buffers that keep their dtype, and copies of buffers that one step both reads and writes.
+"""Buffers that keep their precision, and copies of buffers that one step both reads and writes.
 
 Such a copy is one of a controller's β, a step or a queue. The backward pass needs the value that
 the forward pass read. A compiled backward may recompute a copy from the buffer after it was
@@ -16,15 +16,17 @@ __all__ = ["PreciseState", "copy_buffer"]
 
 
 class PreciseState(nn.Module):
-    """A module whose own buffers move to a device, but keep their dtype when it is cast."""
+    """A module whose own floating-point buffers lose no precision when it is cast."""
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "PreciseState":
-        before = dict(self._buffers)
+        buffers = self._buffers.items()
+        before = {name: b for name, b in buffers if b is not None and b.is_floating_point()}
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for name, held in before.items():
-            after = self._buffers[name]
-            if held is not None and after is not None and after.dtype != held.dtype:
-                self._buffers[name] = held.to(after.device)
+            after = getattr(self, name)
+            if after.dtype != held.dtype:
+                wide = torch.promote_types(after.dtype, held.dtype)
+                self._buffers[name] = held.to(after.device, wide)
         return self
 
 
