@@ -144,10 +144,6 @@ class PlainRows:
         queued = (self.bias == 0).sum(dim=-1, keepdim=True)
         return (queued + self.others).to(self.negative.dtype).expand_as(self.negative)
 
-    def gap(self) -> Tensor:
-        """Log-sum-exp of the negatives minus the positive, one number per row."""
-        return self.negative - self.positives()
-
     def positives(self) -> Tensor:
         """Positive score of each row."""
         times = self.negative.shape[-1] // self.positive.shape[-1]
@@ -159,7 +155,7 @@ class PlainRows:
 
     def loss(self) -> Tensor:
         """The loss of each batch, in closed form."""
-        gap = self.gap()
+        gap = self.negative - self.positives()
         return (gap if self.closed_form == "dcl" else softplus(gap, threshold=EXACT)).mean(-1)
 
     def excess(self, target: float | Tensor) -> Tensor:
@@ -185,10 +181,9 @@ class PlainRows:
         if self.checked:
             return None
         finite = torch.isfinite(self.negative2().sum() + (2 * self.positive).sum())
-        if self.norms is not None:
-            finite = finite & torch.isfinite(self.norms).all()
         found = {"nonfinite": ~finite}
         if self.norms is not None:
+            found["nonfinite"] = ~(finite & torch.isfinite(self.norms).all())
             found["zero_vector"] = (self.norms < faults.LEAST_NORM[self.norms.dtype]).any()
         if self.bias is not None:
             found["no_negatives"] = (self.count() == 0).any()

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from flatnce.core.contrast import Contrast, contrast_of
 from flatnce.core.control import solve_for_ess
-from flatnce.core.diagnostics.registry import FUNCTIONS, SATURATED_ROW, Rows, share_of_weights
+from flatnce.core.diagnostics.registry import FUNCTIONS, SATURATED_ROW, Rows
 from flatnce.core.faults import raise_or_flag
 from flatnce.core.pairs import Pairs
 from flatnce.messages import check_choice
@@ -42,9 +42,8 @@ def effective_sample_size(
         with_positive: Put the positive into the pool.
         reduction: ``mean``, ``sum`` or ``none``.
     """
-    if with_positive:
-        return contrast.reduce(Rows.of(contrast).ess_with_positive(), reduction)
-    found = share_of_weights(contrast.negative, contrast.negative2, contrast.count)
+    rows = Rows.of(contrast)
+    found = rows.ess_with_positive() if with_positive else rows.ess_paper()
     return contrast.reduce(found, reduction)
 
 
