@@ -15,6 +15,7 @@ from torch.nn.functional import normalize
 import flatnce
 from flatnce.diagnose import doctor, embeddings, read_embeddings
 from flatnce.diagnose.embeddings import MOST_SEARCHED, MOST_TOGETHER, Case, record_of
+from flatnce.integrations.open_clip import FlatClipLoss
 from forked import run_forked
 
 
@@ -225,6 +226,29 @@ def test_a_good_ess_out_of_reach_is_said():
     assert not any("temperature" in remedy for remedy in found.findings[-1].remedies)
     one_negative = doctor(z, z + 0.01, temperature=0.1, layout="two_tower")
     assert not any(kind.startswith("temperature") for kind in one_negative.kinds)
+
+
+def test_an_objective_may_be_the_loss_itself():
+    z1, z2 = pair(64)
+    named = doctor(z1, z2, temperature=0.07, objective="FlatNCE")
+    controlled = flatnce.FlatNCE(flatnce.EssController(0.3, temperature_at_start=0.07))
+    for loss_fn in (flatnce.FlatNCE(0.07), controlled):
+        found = doctor(z1, z2, objective=loss_fn)
+        assert found.numbers["temperature"] == pytest.approx(0.07) and found.kinds == named.kinds
+        assert found.findings == named.findings and found.unknown == named.unknown
+    given = doctor(z1, z2, temperature=0.3, objective=flatnce.FlatNCE(0.07))
+    assert given.numbers["temperature"] == pytest.approx(0.3)
+    unknown = doctor(z1, z2, objective=FlatClipLoss())  # its scale is one of the model
+    assert any("--temperature" in reason for reason in unknown.unknown)
+    code = """
+import torch, flatnce
+for wrong in (None, 3, flatnce.FlatNCE):
+    try:
+        flatnce.doctor(torch.randn(4, 8), torch.randn(4, 8), objective=wrong)
+    except ValueError as error:
+        print(error)
+"""
+    assert run_forked(code).count("is not an objective; pass a loss or its name") == 3
 
 
 def test_broken_rows_are_named_and_the_rest_is_judged():

@@ -10,14 +10,14 @@ from zipfile import ZipFile
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from flatnce.core.contrast import contrast_of, importance_weights
 from flatnce.core.diagnostics import Monitor, Snapshot, temperature_for_ess
 from flatnce.core.diagnostics.geometry import mean_potential, rank_of_gram
 from flatnce.core.diagnostics.verdict import verdicts_on
-from flatnce.core.objectives.registry import ess_target
+from flatnce.core.objectives.registry import ess_target, learns_scale
 from flatnce.core.pairs import Pairs, check_integers, two_tower, two_view
 from flatnce.diagnose.findings import Diagnosis, Finding, finding, in_order, not_known
 from flatnce.diagnose.rules import HIGHEST_TEMPERATURE, LOWEST_TEMPERATURE, findings_on
@@ -93,7 +93,7 @@ def doctor(
     ids: Any = None,
     batch_size: int | None = None,
     layout: str = "two_view",
-    objective: str = "",
+    objective: str | nn.Module = "",
     subject: str = "embeddings",
 ) -> Diagnosis:
     """Diagnose the embeddings of two views: what is wrong with them, and what to do about it.
@@ -108,7 +108,8 @@ def doctor(
         ids: One integer per sample: equal ones are known to be the same sample.
         batch_size: Samples of a training batch; by default all rows, or 2,048 of more.
         layout: ``two_view`` (SimCLR) or ``two_tower`` (CLIP, retrieval).
-        objective: The loss's name, for example ``InfoNCE``; remedies depend on it.
+        objective: The loss or its name, for example ``InfoNCE``; remedies depend on it. A loss
+            also gives its temperature.
         subject: The name of the embeddings in the diagnosis.
 
     Examples:
@@ -116,6 +117,13 @@ def doctor(
         >>> doctor(z, z.clone(), temperature=0.05).kinds
         ('identical views', 'saturated')
     """
+    if isinstance(objective, nn.Module):
+        loss, objective = objective, type(objective).__name__
+        if temperature is None and not learns_scale(objective):
+            held = getattr(loss, "temperature", None)
+            temperature = None if held is None else float(held)
+    elif not isinstance(objective, str):
+        raise ValueError(f"objective={objective!r} is not an objective; pass a loss or its name")
     one, two = _tensor_of("z1", z1), _tensor_of("z2", z2)
     _check_rows(one, two)
     wider = torch.promote_types(one.dtype, two.dtype)
