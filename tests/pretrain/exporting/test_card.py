@@ -193,3 +193,14 @@ PRETRAINED = {"name": "resnet18", "pretrained": True}
 def test_settings_are_told(settings, words):
     with as_run(make_trained(**settings)) as run:
         assert words in card(Source(run), "torch", "out", "")
+
+
+@pytest.mark.parametrize("size, blurred", [(8, False), (64, True)])
+def test_the_card_says_how_the_views_differed(tmp_path, size, blurred):
+    run = write_run(tmp_path / "first", size=size)
+    text = card_of(export(run, "torch"))
+    (row,) = re.findall(r"\| Augmentation \| (.*) \|", text)
+    assert "auto" not in row and ("blur 0.5" in row) == blurred
+    (said,) = re.findall(r"- The views of an image differed in these properties: (.*)", text)
+    assert "place and scale; " in said and ("sharpness" in said) == blurred
+    assert said.endswith(". The features tend to ignore them, also where your task needs them.")

@@ -28,7 +28,7 @@ from flatnce.extras import require_extra
 from flatnce.files import check_replaceable, lock, put_back, put_in_place, read_json
 from flatnce.messages import check_choice
 from flatnce.own_code import OBJECT, is_own
-from flatnce.pretrain.data import is_path
+from flatnce.pretrain.data import Views, is_path
 from flatnce.pretrain.data.augmentation.pixels import Normalisation
 from flatnce.pretrain.data.views import CentreCrop
 from flatnce.pretrain.models import RESNETS, backbone
@@ -160,6 +160,8 @@ class Source:
         if self.from_torchvision:
             self.stem = "small" if isinstance(network.maxpool, nn.Identity) else "standard"
         self.channels, self.size, self.ready = loaded.channels, loaded.size, loaded.ready
+        if self.settings["blur"] == "auto" and not self.ready:
+            self.settings["blur"] = Views(self.size, seed=0).blur_probability
         usual = (self.channels, self.size, self.size)
         self.shape: tuple[int, ...] = getattr(network, "input_shape", usual)
         numbers = Normalisation(*loaded.normalisation).channels(loaded.channels)
