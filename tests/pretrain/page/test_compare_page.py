@@ -354,6 +354,7 @@ def test_the_page_says_what_is_settled_and_what_is_open(tmp_path, given, said):
     runs = write_pairs(tmp_path, given)
     found = difference(runs)
     assert f'data-name="reading">{said}</td>' in page(runs) and found["reading"] == said
+    assert f"“{said}”" in page(runs)  # where the readings are explained
     assert ("settled, which means" in page(runs)) == (said in ("higher", "lower"))
     assert ("More seeds make the intervals" in page(runs)) == (said == "open")
     assert ("no difference has a 95 % interval" in page(runs)) == (found["interval"] is None)

@@ -215,7 +215,7 @@ class Comparison:
         reading = Paragraph(TEXT["forest"], "How to read it")
         figures = [_forest(mine) for mine in by_name(main).values()]
         sections = [Section(main[0].measure.heading, [reading], figures=figures)]
-        mind = Paragraph(TEXT["differences"].format(count=len(self.contrasts)), "Mind")
+        mind = Paragraph(TEXT["differences"].format(count=len(self.contrasts)), "The readings")
         for name, mine in by_name(self.contrasts).items():
             notes = [mind] if len(sections) == 1 else []
             sections.append(Section(f"All differences: {name}", notes, _table(mine)))
