@@ -545,7 +545,7 @@ class Objective(nn.Module, ABC):
     ) -> tuple[Contrast, Tensor]:
         """The contrast of a batch, and the first view's rows; plain layouts from raw rows."""
         options: dict[str, Any] = {"kernel": self.kernel, "slope": slope}
-        own = not _are_unchanged(self, _NO_STATISTIC)
+        own = not _are_unchanged(self, {"statistic": Objective.statistic})
         plain = None if own or self.power != 1 else self.layout.checked_plain(batch)
         if plain is not None:
             found = contrast_of_batches(
@@ -584,6 +584,3 @@ class Objective(nn.Module, ABC):
         self.__dict__["_last"] = Snapshot(
             detached, loss.detach(), samples, name, unit_rows=self.normalize
         )
-
-
-_NO_STATISTIC = {"statistic": Objective.statistic}
