@@ -55,12 +55,7 @@ def best_scale(
 
 @torch.no_grad()
 def pool_information(
-    z1: Tensor,
-    z2: Tensor,
-    temperature: float,
-    *,
-    calibration: tuple[Tensor, Tensor],
-    start: float | None = None,
+    z1: Tensor, z2: Tensor, temperature: float, *, calibration: tuple[Tensor, Tensor]
 ) -> dict[str, float]:
     r"""InfoNCE's lower bound over a whole pool, at its best scale and at the one trained with.
 
@@ -82,7 +77,6 @@ def pool_information(
         temperature: The temperature of training.
         calibration: Embeddings of the first and second views of other images, on which the scale
             is chosen; about as many second views as the pool has, and at most as many first ones.
-        start: Scale of the first step; by default that of training.
 
     Examples:
         >>> import torch
@@ -102,7 +96,7 @@ def pool_information(
     pairs = two_tower(z1, z2, directions="left")
     trained = contrast_of(pairs, temperature)
     faults.raise_flagged(trained.faults)
-    scale = calibrated_scale(*calibration, start=1 / temperature if start is None else start)
+    scale = calibrated_scale(*calibration, start=1 / temperature)
     best = contrast_of(pairs, 1 / scale)
     ceiling = math.log(len(z1))
     return {
