@@ -7,6 +7,7 @@ import shutil
 import textwrap
 from collections.abc import Iterable, Mapping
 from html import escape
+from numbers import Real
 
 __all__ = [
     "FlatnceWarning",
@@ -44,7 +45,7 @@ def check_fields(owner: object, **least: float | int) -> None:
 
 def check_positive(name: str, value: float | int, note: str = "") -> None:
     """Raise a ValueError for a number that is not positive and finite."""
-    if not (value > 0 and math.isfinite(value)):
+    if not (isinstance(value, Real) and value > 0 and math.isfinite(value)):
         raise ValueError(f"{name}={value} must be a positive finite number{note}")
 
 

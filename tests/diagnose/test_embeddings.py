@@ -262,8 +262,11 @@ def test_broken_rows_are_named_and_the_rest_is_judged():
 @pytest.mark.parametrize(
     "change, words",
     [
-        ({"z1": {"rows": 4}}, "z1 is a dict .* pass a torch.Tensor or a NumPy"),
-        ({"ids": ["a", "b", "c", "d"]}, "ids is a list that torch.as_tensor does not take"),
+        ({"z1": {"rows": 4}}, "z1 has type dict, .* pass a torch.Tensor or a NumPy"),
+        (
+            {"ids": ["a", "b", "c", "d"]},
+            "ids has type list, which torch.as_tensor does not take",
+        ),
         ({"z1": torch.ones(4)}, "z1 has shape"),
         ({"z1": torch.ones(4, 2, dtype=torch.long)}, "dtype torch.int64"),
         ({"z2": torch.ones(5, 2)}, "must agree"),
@@ -319,7 +322,10 @@ GOOD = {"z1": np.ones((4, 2)), "z2": np.ones((4, 2))}
     "arrays, words",
     [
         ({"z1": np.ones((4, 2)), "names": OBJECTS}, "holds names, z1, not both z1 and z2"),
-        ({**GOOD, "z1": np.array(["a"])}, "z1 is a str that torch.as_tensor does not take"),
+        (
+            {**GOOD, "z1": np.array(["a"])},
+            "z1 has type str, which torch.as_tensor does not take",
+        ),
         ({**GOOD, "temperature": np.ones(2)}, "temperature=.* must be a positive finite number"),
         ({**GOOD, "batch_size": 2.7}, "batch_size=2.7 must be a whole number"),
     ],

@@ -12,6 +12,7 @@ losses = pytest.importorskip("pytorch_metric_learning.losses", reason=REASON)
 from pytorch_metric_learning import distances, miners, reducers
 
 from flatnce.integrations.metric_learning import CrossBatchMemory, FlatNCELoss, SelfSupervisedLoss
+from forked import run_forked
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 LABELS = torch.tensor([0, 0, 1, 1, 1, 2, 2, 0])
@@ -204,6 +205,19 @@ def test_half_precision_gives_a_float32_loss_and_gradients_of_its_own_kind():
 def test_bad_input_is_refused():
     with pytest.raises(ValueError, match=r"temperature=-1\.0 must be a positive"):
         FlatNCELoss(-1.0)
+    code = """
+import torch
+from flatnce import EssController
+from flatnce.integrations.metric_learning import FlatNCELoss
+print(FlatNCELoss(temperature=torch.tensor(0.5)).temperature)
+try:
+    FlatNCELoss(temperature=EssController(0.3))
+except ValueError as error:
+    print(error)
+"""
+    said = run_forked(code)
+    assert said.startswith("0.5\ntemperature=EssController(target=0.3")
+    assert "must be a positive finite number; to control or learn it, use flatnce.FlatNCE" in said
     z = embeddings().detach()
     z[3, 1] = torch.nan
     with pytest.raises(ValueError, match=r"row \d+: .* hold NaN"):

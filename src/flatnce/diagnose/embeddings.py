@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -23,7 +23,7 @@ from flatnce.diagnose.findings import Diagnosis, Finding, finding, in_order, not
 from flatnce.diagnose.rules import HIGHEST_TEMPERATURE, LOWEST_TEMPERATURE, findings_on
 from flatnce.environment import memory_of_machine
 from flatnce.files import open_plain
-from flatnce.messages import check_choice
+from flatnce.messages import check_choice, check_positive
 
 LAYOUTS: dict[str, Any] = {"two_view": two_view, "two_tower": two_tower}
 DEFAULT_TEMPERATURE = 0.1  # of the losses of this package
@@ -163,9 +163,8 @@ def _check_numbers(n: int, temperature: float | None, batch_size: int | None) ->
     number: Any = temperature
     if isinstance(number, Tensor) and number.numel() == 1:
         number = number.item()
-    real = isinstance(number, Real) and 1e-30 < float(number) < math.inf
-    if temperature is not None and not real:
-        raise ValueError(f"temperature={temperature!r} must be a positive finite number")
+    if temperature is not None:
+        check_positive("temperature", number)
     if batch_size is not None and not (isinstance(batch_size, Integral) and 2 <= batch_size <= n):
         raise ValueError(
             f"batch_size={batch_size!r} must be a whole number between 2 and the {n} "
@@ -229,8 +228,8 @@ def _tensor_of(name: str, given: Any) -> Tensor:
         return torch.as_tensor(given)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(
-            f"{name} is a {type(given).__name__} that torch.as_tensor does not take ({error}); "
-            "pass a torch.Tensor or a NumPy array of numbers"
+            f"{name} has type {type(given).__name__}, which torch.as_tensor does not take "
+            f"({error}); pass a torch.Tensor or a NumPy array of numbers"
         ) from error
 
 

@@ -50,8 +50,9 @@ class FlatNCELoss(losses.GenericPairLoss):
 
     def __init__(self, temperature: float = 0.07, **options: Any) -> None:
         super().__init__(mat_based_loss=True, **options)
-        check_positive("temperature", temperature)
-        self.temperature = float(temperature)
+        number = temperature.item() if isinstance(temperature, Tensor) else temperature
+        check_positive("temperature", number, "; to control or learn it, use flatnce.FlatNCE")
+        self.temperature = float(number)
         self._last: Snapshot | None = None
         self.add_to_recordable_attributes(list_of_names=["temperature"], is_stat=False)
         self.add_to_recordable_attributes(list_of_names=["ess", "gain", "mi"], is_stat=True)
