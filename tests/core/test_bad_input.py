@@ -676,22 +676,22 @@ def test_every_fault_says_what_to_do(fault):
 
 # What users type by mistake, and what the message says.
 SLIPS = [
-    ("Monitor().update(FlatNCE()(z, z))", "last is a Tensor; pass loss_fn.last"),
-    ("F.flatnce(z, z)", "contrast is a Tensor; pass contrast_of"),
-    ("F.infonce(z)", "contrast is a Tensor; pass contrast_of"),
-    ("F.dcl(z)", "contrast is a Tensor; pass contrast_of"),
-    ("F.flatnce_plus(z)", "contrast is a Tensor; pass contrast_of"),
+    ("Monitor().update(FlatNCE()(z, z))", "last has type Tensor; pass loss_fn.last"),
+    ("F.flatnce(z, z)", "contrast has type Tensor; pass contrast_of"),
+    ("F.infonce(z)", "contrast has type Tensor; pass contrast_of"),
+    ("F.dcl(z)", "contrast has type Tensor; pass contrast_of"),
+    ("F.flatnce_plus(z)", "contrast has type Tensor; pass contrast_of"),
     ("FlatNCE(value='one')", "value='one' is unknown"),
-    ("FlatNCE(queue=z)", "queue is a Tensor; pass a flatnce.KeyQueue"),
-    ("FlatNCE()(z, labels=[0, 1, 2])", "labels is a list"),
+    ("FlatNCE(queue=z)", "queue has type Tensor; pass a flatnce.KeyQueue"),
+    ("FlatNCE()(z, labels=[0, 1, 2])", "labels has type list"),
     ("FlatNCE()(z, torch.arange(3))", "and labels and ids by keyword"),
     ("F.cross_entropy(torch.arange(3), z)", "they look swapped"),
-    ("F.cross_entropy(z.numpy(), torch.arange(3))", "input is a ndarray"),
+    ("F.cross_entropy(z.numpy(), torch.arange(3))", "input has type ndarray"),
     (
         "FlatNCE(EssController(0.3), layout='two_tower')(z[:2], z[:2])",
         "no anchor has two negatives",
     ),
-    ("FlatNCE()(z, z, false_negatives=[])", "is a list; pass a torch.Tensor"),
+    ("FlatNCE()(z, z, false_negatives=[])", "has type list; pass a Tensor"),
     ("F.multi_view([z, z, z], form='all')", "form"),
     ("F.two_tower(z, z, directions='right')", "directions"),
     ("F.importance_weights(F.two_tower(z, z), 0.1)", "one direction"),
@@ -699,13 +699,19 @@ SLIPS = [
     ("F.contrast_of(F.two_view(z, z), '0.1')", "temperature"),
     ("FlatNCE(temperature_gradient='mine')", "temperature_gradient='mine' is unknown"),
     ("FlatNCE(form='all')", "form='all' is unknown"),
-    ("FlatNCE(temperature='0.1')", "temperature is a str; pass a number"),
+    ("FlatNCE(temperature='0.1')", "temperature has type str; pass a number"),
     ("FlatNCE(torch.tensor(2))(z, z)", "temperature has shape () and dtype torch.int64"),
     ("FlatNCE(1)(z[:1], z[:1])", "z1 has 1 row"),  # a whole number is a temperature
     ("F.flatnce(F.contrast_of(F.two_view(z, z), 0.1), value='one')", "value"),
     ("F.temperature_for_ess(F.two_view(z, z), 0.3, estimator='raw')", "estimator"),
     ("F.dcl(F.contrast_of(F.two_view(z, z), 0.1), reduction='max')", "reduction"),
     ("FlatNCE(layout='two_tower')(z[:1], z[:1], negatives=z)", "directions='left'"),
+    ("FlatNCE(gather='yes')", "gather='yes' is unknown; choose one of True, False"),
+    ("FlatNCE(normalize=2)", "normalize=2 is unknown"),
+    ("FlatNCE(in_batch=None)", "in_batch=None is unknown"),
+    ("FlatNCE(True)", "temperature has type bool; pass a number"),
+    ("HolderFlatNCE(gamma='a')", "gamma='a' is not a number; pass a real number"),
+    ("Monitor().compute(step='a')", "step='a' must be a whole number"),
 ]
 
 
@@ -719,7 +725,7 @@ def slips_said() -> dict[str, str]:
     """What each slip says; one process without the shape checks for all of them."""
     code = f"""
 import json, torch
-from flatnce import EssController, FlatNCE, KeyQueue, Monitor
+from flatnce import EssController, FlatNCE, HolderFlatNCE, KeyQueue, Monitor
 from flatnce import functional as F
 
 z, said = torch.eye(3), {{}}

@@ -481,7 +481,7 @@ def importance_weights(
     """
     if not isinstance(pairs, Pairs):
         raise ValueError(
-            f"pairs is a {type(pairs).__name__}; pass one direction, for example two_tower(...)[0]"
+            f"pairs has type {type(pairs).__name__}; pass one direction: two_tower(...)[0]"
         )
     anchors, keys = pairs.anchors.detach(), pairs.keys.detach()
     beta = power * inverse_temperature(temperature, anchors.device, anchors.dtype)[0]

@@ -531,7 +531,7 @@ class Arguments:
         if mask is None:
             return None
         if not isinstance(mask, Tensor):
-            raise ValueError(f"false_negatives is a {type(mask).__name__}; pass a torch.Tensor")
+            raise ValueError(f"false_negatives has type {type(mask).__name__}; pass a Tensor")
         if mask.dtype != torch.bool or mask.shape != (b, total):
             raise ValueError(
                 f"false_negatives has dtype {mask.dtype} and shape {tuple(mask.shape)}; pass a "
@@ -560,7 +560,7 @@ class Arguments:
 def check_embeddings(name: str, z: Tensor, ndim: int = 2) -> None:
     """Refuse what is not a batch of floating-point rows."""
     if not isinstance(z, Tensor):
-        raise ValueError(f"{name} is a {type(z).__name__}; pass a torch.Tensor")
+        raise ValueError(f"{name} has type {type(z).__name__}; pass a torch.Tensor")
     if not z.is_floating_point():
         raise ValueError(
             f"{name} has dtype {z.dtype}; pass floating-point embeddings (and labels and "
@@ -574,7 +574,7 @@ def check_embeddings(name: str, z: Tensor, ndim: int = 2) -> None:
 def check_integers(name: str, values: Any, n: int) -> None:
     """Refuse what is not one integer per sample."""
     if not isinstance(values, Tensor):
-        raise ValueError(f"{name} is a {type(values).__name__}; pass a torch.Tensor")
+        raise ValueError(f"{name} has type {type(values).__name__}; pass a torch.Tensor")
     broken = values.is_floating_point() or values.is_complex() or values.dtype == torch.bool
     if values.shape != (n,) or broken:
         raise ValueError(

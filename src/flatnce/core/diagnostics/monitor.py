@@ -7,6 +7,7 @@ The monitor accumulates on the device and returns one flat dictionary, whose key
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -194,7 +195,7 @@ class Monitor(PreciseState):
         are computed, all at once. Pass ``loss_fn.last``, or a contrast (then without geometry).
         """
         if not isinstance(last, Snapshot | Contrast):
-            raise ValueError(f"last is a {type(last).__name__}; pass loss_fn.last, not the loss")
+            raise ValueError(f"last has type {type(last).__name__}; pass loss_fn.last")
         step = _step_of(last, self.rows)
         like = step.rows["positive"]
         if self.totals.device != like.device:
@@ -226,6 +227,8 @@ class Monitor(PreciseState):
             reset: Begin a new interval; ignored where an interval is given.
             interval: From :meth:`close`, in place of the current one; pass each interval once.
         """
+        if not isinstance(step, Integral | None):
+            raise ValueError(f"step={step!r} must be a whole number; pass the training step")
         taken = self.close(reset=reset) if interval is None else interval
         taken.wait()
         faults.raise_flagged(taken.flags)

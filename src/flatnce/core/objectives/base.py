@@ -289,8 +289,10 @@ class Objective(nn.Module, ABC):
         check_choice("temperature_gradient", temperature_gradient, ("infonce", "own"))
         check_choice("kernel", kernel, ("auto", *KERNELS))
         check_choice("form", form, (None, "each", "out", "in"))
+        for name, flag in (("in_batch", in_batch), ("gather", gather), ("normalize", normalize)):
+            check_choice(name, flag, (True, False))
         if not (queue is None or isinstance(queue, KeyQueue)):
-            raise ValueError(f"queue is a {type(queue).__name__}; pass a flatnce.KeyQueue")
+            raise ValueError(f"queue has type {type(queue).__name__}; pass a flatnce.KeyQueue")
         self.temperature_source = TemperatureSource(temperature)
         self.form, self.queue = form, queue
         self.layout = layout

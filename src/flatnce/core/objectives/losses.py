@@ -258,7 +258,7 @@ def _checked_logits(
     """The logits with the classes last; raises on what has no FlatNCE form."""
     for name, value in (("input", input), ("target", target)):
         if not isinstance(value, Tensor):
-            raise ValueError(f"{name} is a {type(value).__name__}; pass a torch.Tensor")
+            raise ValueError(f"{name} has type {type(value).__name__}; pass a torch.Tensor")
     if target.is_floating_point() and not input.is_floating_point():
         raise ValueError(
             f"input has dtype {input.dtype} and target {target.dtype}; they look swapped: logits "
@@ -372,7 +372,7 @@ class _FlatCrossEntropy(torch.autograd.Function):
 def _check(contrast: Contrast) -> None:
     if not isinstance(contrast, Contrast):
         raise ValueError(
-            f"contrast is a {type(contrast).__name__}; pass contrast_of(two_view(z1, z2), "
+            f"contrast has type {type(contrast).__name__}; pass contrast_of(two_view(z1, z2), "
             "temperature), or use the classes, which take embeddings"
         )
 
@@ -503,7 +503,7 @@ class HolderFlatNCE(Objective):
         self, temperature: Temperature = 0.1, *, gamma: float = 2.0, **options: Unpack[Options]
     ) -> None:
         super().__init__(temperature, **options)
-        if gamma != gamma:
+        if not isinstance(gamma, Real | Tensor) or gamma != gamma:
             raise ValueError(f"gamma={gamma!r} is not a number; pass a real number or ±inf")
         self.power = float(gamma)
 
@@ -587,8 +587,8 @@ class SigLIP(Objective):
     ) -> None:
         if not isinstance(temperature, Real):
             raise ValueError(
-                f"temperature is a {type(temperature).__name__}; SigLIP learns its own scale, so "
-                "pass the number to start from, one over the scale"
+                f"temperature has type {type(temperature).__name__}; SigLIP learns its own scale, "
+                "so pass the number to start from, one over the scale"
             )
         start = float(temperature)
         check_positive("temperature", start)

@@ -74,12 +74,12 @@ class TemperatureSource(PreciseState):
 
     def __init__(self, temperature: Temperature) -> None:
         super().__init__()
-        if isinstance(temperature, Real):
+        if isinstance(temperature, Real) and not isinstance(temperature, bool):
             temperature = float(temperature)
             check_positive("temperature", temperature)
         if not isinstance(temperature, Temperature):
             raise ValueError(
-                f"temperature is a {type(temperature).__name__}; pass a number, a tensor, a "
+                f"temperature has type {type(temperature).__name__}; pass a number, a tensor, a "
                 "schedule, an EssController or a LearnedTemperature"
             )
         if isinstance(temperature, Tensor) and not temperature.requires_grad:
