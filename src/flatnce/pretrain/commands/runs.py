@@ -32,8 +32,7 @@ from flatnce.pretrain.runs.log import AGAIN, FAILURE, read_run, score_cells
 Words = tuple[str, ...]
 # Heading, key and format of the numbers in the table.
 NUMBERS = {"kNN": ("knn", ".1%"), "linear": ("linear", ".1%"), "pool MI": ("pool_mi", ".2f")}
-# Names that a shell completes after --sort; others work, too.
-SORTS = ("knn", "linear", "pool_mi", "loss", "mi", "ess", "gain", "batch_size", "seed", "age")
+SORTS = ("knn", "linear", "pool_mi", "loss", "ess", "batch_size", "age")  # that a shell completes
 # Left out first where a terminal is narrow.
 DISPENSABLE = ("age", "pool MI", "epochs", "objective", "verdict", "batch", "data")
 

@@ -77,12 +77,8 @@ def run_names(folder: Path | None = None, depth: int = 2) -> list[str]:
 
 
 def run_and_sweep_names() -> list[str]:
-    """Names of the runs and sweeps in the folder of runs."""
-    return [*run_names(), *_sweep_names()]
-
-
-def _sweep_names() -> list[str]:
-    return sorted(path.parent.name for path in runs_folder().glob(f"*/{SWEEP}"))
+    """Names of the runs and sweeps in the folder of runs, sorted."""
+    return sorted([*run_names(), *(path.parent.name for path in runs_folder().glob(f"*/{SWEEP}"))])
 
 
 def find_run(name: str | Path, argument: str = "run") -> Path:
@@ -103,10 +99,9 @@ def find_run(name: str | Path, argument: str = "run") -> Path:
         one = f", for example {name}/{inside[0]}" if inside else "; none has started"
         raise ValueError(f"{called} is a sweep of {len(inside)} runs; name one of them{one}")
     there = run_names()
-    known = [*there, *dict.fromkeys(one.partition("/")[0] for one in there if "/" in one)]
     raise ValueError(
         f"{called} is not a run directory or the name of one; "
-        f"{did_you_mean(str(name), known, _known(there))}"
+        f"{did_you_mean(str(name), run_and_sweep_names(), _known(there))}"
     )
 
 
@@ -114,7 +109,7 @@ def find_sweep(name: str | Path) -> Path:
     """The directory of a sweep, given as a path or as a name in the folder of runs."""
     if (place := sweep_named(name)) is not None:
         return place
-    there = _sweep_names()
+    there = [one for one in run_and_sweep_names() if sweep_named(one)]
     hint = did_you_mean(str(name), there, _known(there))
     raise ValueError(f"resume={str(name)!r} is not a sweep or the name of one; {hint}")
 
