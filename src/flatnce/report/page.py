@@ -157,8 +157,7 @@ def check_place(path: Path) -> None:
         raise ValueError(f"out={str(path)!r} is in a folder that does not exist; create it first")
     if path.is_file() and path.stat().st_size:
         head = path.read_bytes()[:4096].decode("utf-8", "replace")
-        ours = GENERATOR in head or ("<!DOCTYPE html>" in head and "--series-0" in head)
-        if not ours:
+        if GENERATOR not in head:
             raise ValueError(
                 f"out={str(path)!r} is a file that flatnce did not write, which is never "
                 "replaced; name another"
