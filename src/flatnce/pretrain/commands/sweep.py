@@ -150,6 +150,7 @@ def _sweep(configs: Mapping[str, TrainConfig], options: SweepOptions, directory:
         print(f"flatnce sweep: {said}", file=sys.stderr)
         return 130
     seconds = time.perf_counter() - start
+    images = sum(run.taken * run.config.run.batch_size for run in runs)
     rows = [
         {**summary_of(run.directory, run_name(run.directory)), "state": run.state}
         | {"run": run.name, "step": run.step, "failure": run.failure}
@@ -157,25 +158,23 @@ def _sweep(configs: Mapping[str, TrainConfig], options: SweepOptions, directory:
     ]
     if options.json:
         found = {"directory": str(directory), "runs": rows, "over_seeds": over_seeds(rows)}
-        images = sum(run.taken * run.config.run.batch_size for run in runs)
         print_json({**found, "seconds": seconds, "images": images})
     else:
         show_runs(rows, over_seeds(rows))
-        _print_end(runs, directory, seconds)
+        _print_end(runs, directory, seconds, images)
     states = {run.state for run in runs}
     if states & {"stopped", "waiting"}:
         return 130
     return 1 if "failed" in states else 0
 
 
-def _print_end(runs: Sequence["SweptRun"], directory: Path, seconds: float) -> None:
+def _print_end(runs: Sequence["SweptRun"], directory: Path, seconds: float, images: int) -> None:
     """Print why runs failed, how fast all were, and what to do next."""
     done = [run.name for run in runs if run.state == "done"]
     failed = [run for run in runs if run.state == "failed"]
     for run in failed:
         say(f"\n{run.name} failed: {run.failure}")
     trained = sum(run.taken > 0 for run in runs)
-    images = sum(run.taken * run.config.run.batch_size for run in runs)
     partly = "partly " if any(run.state == "stopped" for run in runs) else ""
     say(
         f"\n{partly}trained {trained} of {len(runs)} runs in {seconds:.0f} s, "
