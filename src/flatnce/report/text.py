@@ -30,7 +30,6 @@ def capitalised(text: str) -> str:
 UNITS = {
     "share": (100.0, ",.2f", " %"),
     "nats": (1.0, ",.3f", " nats"),
-    "seconds": (1.0, ",.1f", " s"),
     "epochs": (1.0, ",.1f", ""),
     "hours": (1.0, ",.0f", " h"),
     "dollars": (1.0, ",.0f", " $"),

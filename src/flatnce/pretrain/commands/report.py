@@ -45,8 +45,7 @@ def run(arguments: list[str]) -> int:
                 time.sleep(0.5)
     directories = named_runs(options.runs)
     if len(directories) > 1:
-        out = page_place(options.out, options.page.json)
-        return compare(directories, out, options.page)
+        return compare(directories, page_place(options.out, options.page.json), options.page)
     from flatnce.pretrain.page.run import page_of_run
 
     (directory,) = directories

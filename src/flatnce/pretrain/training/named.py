@@ -10,7 +10,7 @@ from shlex import quote
 from typing import Any
 
 from flatnce.cli.progress import show_progress
-from flatnce.messages import FlatnceWarning, say
+from flatnce.messages import FlatnceWarning, counted, say
 from flatnce.own_code import ARGUMENTS, OwnObjects, is_own
 from flatnce.pretrain.evaluation import evaluate_run, expand
 from flatnce.pretrain.page.run import run_page
@@ -158,8 +158,7 @@ def print_results(outcome: loop.Outcome, failure: Exception | None = None) -> No
 
     name, run = quote(run_name(outcome.directory)), read_run(outcome.directory)
     results = run.results or {}
-    steps = "1 step" if results["step"] == 1 else f"{results['step']:,} steps"
-    took = f"{steps} in {results['seconds']:.0f} s; "
+    took = f"{counted(results['step'], 'step')} in {results['seconds']:.0f} s; "
     print_verdict(took, results["verdict"], "\n")
     if found := _of_step(results, outcome.step) or getattr(failure, "results", []):
         results_table(found)
