@@ -69,8 +69,14 @@ def test_logged_numbers_are_in_the_dict_but_not_among_its_values_which_open_clip
     torch.testing.assert_close(found["contrastive_loss"], FlatClipLoss()(*z, scale_of()))
     assert list(loss_fn(*features(b=1), scale_of(), output_dict=True)) == ["contrastive_loss"]
     copy.deepcopy(loss_fn)
-    with pytest.raises(ValueError, match=r"logged=\['speed'\] is unknown"):
+    with pytest.raises(ValueError, match=r"logged='speed' is unknown"):
         FlatClipLoss(logged=["speed"])
+
+
+@pytest.mark.parametrize("scale", [-2.0, 0.0, float("nan")])
+def test_a_bad_logit_scale_is_named(scale):
+    with pytest.raises(ValueError, match=rf"logit_scale={scale} must be a positive finite number"):
+        FlatClipLoss()(*features(), scale_of(scale))
 
 
 def test_a_logit_bias_changes_nothing_and_gets_a_gradient_of_zero():

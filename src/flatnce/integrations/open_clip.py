@@ -12,9 +12,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from flatnce.core import distributed
+from flatnce.core import distributed, faults
 from flatnce.core.objectives.losses import FlatNCE
 from flatnce.integrations.single_row import is_single_row, zero_of
+from flatnce.messages import check_choice, check_positive
 
 LOGGED = ("ess", "ess_with_positive", "gain", "mi", "mi_ceiling", "saturated", "top1")
 """Diagnostics that can go to open_clip's logger."""
@@ -74,9 +75,8 @@ class FlatClipLoss(FlatNCE):
                 f"rank={rank} must lie between 0 and world_size={world_size} - 1; pass the "
                 "numbers of torch.distributed"
             )
-        unknown = sorted(set(logged) - set(LOGGED))
-        if unknown:
-            raise ValueError(f"logged={unknown} is unknown; choose among {', '.join(LOGGED)}")
+        for name in logged:
+            check_choice("logged", name, LOGGED)
         self.logged, self.local_loss = tuple(logged), local_loss
         self.rank, self.world_size = rank, world_size
 
@@ -100,6 +100,8 @@ class FlatClipLoss(FlatNCE):
             )
         scale = torch.as_tensor(logit_scale).reshape(())
         scale = scale.to(torch.promote_types(scale.dtype, torch.float32))
+        if faults.can_raise_now(scale):
+            check_positive("logit_scale", scale.item(), "; pass the scale, not its logarithm")
         bias = [logit_bias] if isinstance(logit_bias, Tensor) else []
         if is_single_row(image_features, text_features, gather=self.gather):
             zero = zero_of(image_features, text_features, scale, *bias)
