@@ -93,7 +93,8 @@ def multi_view(
     positives = torch.cat([torch.stack(rest, dim=1) for rest in others])  # (v b, v-1, d)
     anchors = keys = stacked.reshape(v * b, d)
     if gather:
-        keys = given.everyone("z1", stacked.transpose(0, 1)).transpose(0, 1).reshape(-1, d)
+        by_sample = given.everyone("z1", stacked.transpose(0, 1), shown=ready[0])
+        keys = by_sample.transpose(0, 1).reshape(-1, d)
     if given.own is not None:
         given.own = given.own.repeat(v, 1, 1)
     return given.pairs(anchors, keys, given.selection(v), positives=positives, form=form)
@@ -492,13 +493,13 @@ class Arguments:
                 f"{reference.device}; bring both to one device and precision"
             )
 
-    def everyone(self, name: str, z: Tensor) -> Tensor:
-        """Rows of every process when gathering, else the rows as they are."""
+    def everyone(self, name: str, z: Tensor, shown: Tensor | None = None) -> Tensor:
+        """Rows of every process when gathering, else as they are; an error names ``shown``."""
         if not self.gather:
             return z
         # Comparing shapes reads the device. All but hard negatives have the first one's rows.
         if name == "negatives" or not self._agreed:
-            distributed.agree(name, z)
+            distributed.agree(name, z if shown is None else shown)
             self._agreed |= name != "negatives"
         return distributed.gather(z)
 
