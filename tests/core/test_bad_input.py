@@ -232,7 +232,10 @@ REFUSED = [
     # Powers, kernels and learned temperatures.
     ("read_at(torch.ones(2))", "temperature has shape (2,)", "zero-dimensional"),
     ("read_at(tensor(1))", "temperature has shape () and dtype torch.int64", "zero-dimensional"),
-    ("FlatNCE(EssController(control.Cosine(1.5, 1.5, 1)))(z, rows(seed=1))", "ess_target"),
+    (
+        "FlatNCE(EssController(control.Cosine(1.5, 1.5, 1)))(z, rows(seed=1))",
+        "target=1.5 of EssController is not in (0, 1]",
+    ),
     ("FlatNCE(layout='two_tower', form='out')(z, z)", "two_tower"),
     ("FlatNCE(layout='two_tower', queue=KeyQueue(4, 3))(z, z)", "two_tower"),
     ("FlatNCE(layout='two_tower')(z, z, labels=labels)", "layout='two_view'"),
@@ -422,7 +425,9 @@ def test_an_ess_target_outside_its_range_is_refused(use, target):
 def test_control_of_the_ess_of_one_negative_is_refused(module, kernel):
     loss_fn = module(temperature=EssController(target=0.3), layout="two_tower", kernel=kernel)
     call = partial(loss_fn, rows(2), rows(2, seed=1))
-    refuses(call, "ess_target (value 0.3)", "(0, 1]", "two negatives", "more negatives")
+    refuses(
+        call, "target=0.3 of EssController", "no anchor has two negatives", "use more negatives"
+    )
 
 
 @every_module
@@ -689,7 +694,7 @@ SLIPS = [
     ("F.cross_entropy(z.numpy(), torch.arange(3))", "input has type ndarray"),
     (
         "FlatNCE(EssController(0.3), layout='two_tower')(z[:2], z[:2])",
-        "no anchor has two negatives",
+        "target=0.3 of EssController cannot be held: no anchor has two negatives",
     ),
     ("FlatNCE()(z, z, false_negatives=[])", "has type list; pass a Tensor"),
     ("F.multi_view([z, z, z], form='all')", "form"),

@@ -161,7 +161,9 @@ class TemperatureSource(PreciseState):
             excess = first - target * second
         if here:
             if not (reachable and 0 < target <= 1):
-                raise ValueError(f"ess_target (value {target:.6g}): {faults.FAULTS['ess_target']}")
+                few = "cannot be held: no anchor has two negatives; use more negatives"
+                why = few if 0 < target <= 1 else "is not in (0, 1]; change its schedule"
+                raise ValueError(f"the target={target:.6g} of EssController {why}")
         elif isinstance(reachable, Tensor) or isinstance(target, Tensor) or not reachable:
             some = torch.ones_like(self.beta, dtype=torch.bool)
             found = faults.flag(ess_target=~(some & reachable & (target > 0) & (target <= 1)))
