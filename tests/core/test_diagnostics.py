@@ -571,7 +571,7 @@ LIVING = [
     for name in (entry.name, entry.class_name, *entry.other_names)
 ]
 DYING = ["InfoNCE", "infonce", "FlatNCEPlus", "NTXentLoss", "ClipLoss", "MyInfoNCE"]
-REMEDIES = {name: f"continue: {name}'s gradient does not shrink" for name in LIVING}
+REMEDIES = {name: f"continue training ({name}'s gradient does not shrink)" for name in LIVING}
 REMEDIES |= dict.fromkeys(DYING, "replace the loss by FlatNCE (one line)")
 REMEDIES[""] = "replace the loss by FlatNCE (one line), unless it is FlatNCE or DCL already"
 

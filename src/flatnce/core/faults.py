@@ -2,7 +2,7 @@
 
 Reading a value on the host stalls a GPU and breaks a compiled graph. On the CPU, in eager mode, a
 bad value raises an error with its place and value. Elsewhere it sets one entry of a boolean tensor
-in :class:`~flatnce.core.contrast.Contrast`, and reading a Monitor or ``loss_fn.last`` raises.
+in :class:`~flatnce.core.contrast.Contrast`, and reading a Monitor or ``loss_fn.last.ess`` raises.
 """
 
 from functools import reduce

@@ -14,7 +14,7 @@ from flatnce.messages import check_choice
 
 @dataclass(frozen=True)
 class DoctorOptions:
-    """List what is wrong with the evidence and remedies; causes come before consequences.
+    """List what is wrong, with evidence and remedies; causes come before consequences.
 
     It finds saturation, collapse, too few negatives, false negatives, duplicates and temperatures
     out of range. Without a name it checks this installation.
