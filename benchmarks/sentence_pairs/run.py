@@ -190,10 +190,10 @@ def train(job):
         load(options)
     data, device = WORKER["data"], options.device
     model = prepare(job["start"], job["seed"])
-    record = {**job, "device": device}
+    epochs = epochs_of(job["start"], options)
+    record = {**job, "device": device, "epochs": epochs}
     if job["family"] != "untrained":
         started = time.perf_counter()
-        epochs = 1 if options.tiny else options.epochs or EPOCHS[job["start"]]
         order = list(batches(data["train"], job["seed"], epochs))[: 2 if options.tiny else None]
         columns = [
             [as_features(model, texts, device) for texts in zip(*batch, strict=True)]
@@ -209,6 +209,10 @@ def train(job):
         record[split] = statistics.fmean(by_file.values())
         record[f"{split}_by_file"] = by_file
     return record
+
+
+def epochs_of(start, options):
+    return 1 if options.tiny else options.epochs or EPOCHS[start]
 
 
 def as_features(model, texts, device):
@@ -312,14 +316,9 @@ def tune(start, options, run_all):
     )
 
 
-def compare(start, options, run_all, results):
+def compare(start, options, run_all):
     """What validation chooses for each family, and the seeds with their test scores."""
-    if options.tuned:
-        before = json.loads(options.tuned.read_text())["tuning"]
-        tuning = [record for record in before if record["start"] == start]
-        results["tuning"] += tuning
-    else:
-        tuning = tune(start, options, run_all)
+    tuning = tune(start, options, run_all)
     jobs = []
     for family in FAMILIES:
         of = best(tuning, family=family)
@@ -390,7 +389,7 @@ def arguments():
     parser.add_argument("--model", type=Path, help="folder of all-MiniLM-L6-v2")
     parser.add_argument("--data", type=Path, help="folder of SemEval STS, a folder a year")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("results.json"))
-    parser.add_argument("--tuned", type=Path, help="choose by an earlier file, not anew")
+    parser.add_argument("--commit", help="commit of the code, for a copy without git")
     parser.add_argument("--show", type=Path, help="print the tables of a results file and stop")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, help="in place of two, and three from new weights")
@@ -425,8 +424,10 @@ def main():
         "runs": [],
         "seconds": 0.0,
     }
+    if options.commit:
+        results["environment"]["commit"] = options.commit
     if options.out.exists():
-        results |= continued(options.out, results)
+        results |= continued(options, results)
     before, started = results["seconds"], time.perf_counter()
     spawn = multiprocessing.get_context("spawn")
     with spawn.Pool(options.workers, start_worker, (options,)) as pool:
@@ -438,6 +439,7 @@ def main():
             for record in pool.imap(train, new, chunksize=1):
                 shown = {key: record[key] for key in IDENTITY}
                 print(shown, f"validation {record['validation']:.2f}", flush=True)
+                record["commit"] = results["environment"]["commit"]
                 known[identity(record)] = record
                 results["runs" if record["final"] else "tuning"].append(record)
                 results["seconds"] = round(before + time.perf_counter() - started, 1)
@@ -445,7 +447,7 @@ def main():
             return [known[identity(job)] for job in jobs]
 
         for start in options.starts:
-            compare(start, options, run_all, results)
+            compare(start, options, run_all)
     print(table(results), f"\nwrote {options.out}, {results['seconds']} s")
 
 
@@ -454,14 +456,18 @@ def identity(record):
     return tuple(record[key] for key in IDENTITY)
 
 
-def continued(path, results):
-    """What an earlier call has run, if it was asked for the same."""
-    before = json.loads(path.read_text())
-    different = [key for key in ("tiny", "training_pairs", "pairs") if before[key] != results[key]]
+def continued(options, results):
+    """What an earlier call has run, if it was asked for the same; each run names its commit."""
+    before = json.loads(options.out.read_text())
+    different = {key for key in ("tiny", "training_pairs", "pairs") if before[key] != results[key]}
+    for run in before["tuning"] + before["runs"]:
+        if run["epochs"] != epochs_of(run["start"], options):
+            different.add("number of epochs")
+        if run["device"] != options.device:
+            different.add("device")
     if different:
-        raise SystemExit(
-            f"{path} holds runs with another {', '.join(different)}; give another --out"
-        )
+        said = ", ".join(sorted(different))
+        raise SystemExit(f"{options.out} holds runs with another {said}; give another --out")
     same = {key: before[key] for key in ("tuning", "runs", "seconds")}
     return {**same, "earlier": [*before.get("earlier", []), before["environment"]]}
 

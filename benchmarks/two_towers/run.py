@@ -396,6 +396,7 @@ def arguments():
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--workers", type=int, default=8, help="processes side by side")
+    parser.add_argument("--commit", help="commit of the code, for a copy without git")
     parser.add_argument("--cpu", action="store_true")
     parser.add_argument("--tiny", action="store_true", help="noise, four steps: does it work")
     return parser.parse_args()
@@ -425,6 +426,8 @@ def main():
         "tuning": [],
         "runs": [],
     }
+    if options.commit:
+        results["environment"]["commit"] = options.commit
     if options.out.exists():
         results |= continued(options.out, results)
     before, started = results["seconds"], time.perf_counter()

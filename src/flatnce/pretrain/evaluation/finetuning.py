@@ -38,7 +38,7 @@ class FinetuneConfig:
     #: Channels that the network takes; by default those of the images.
     channels: int | None = None
     epochs: int = 100  #: Passes over the training images.
-    batch_size: int = 512  #: AnySet per step; all of them if there are fewer.
+    batch_size: int = 512  #: Images per step; all of them if there are fewer.
     #: Learning rates; of several, one is chosen on held-out training images. If no class has two
     #: images, the first is used.
     rates: tuple[float, ...] = (5e-5,)
@@ -68,7 +68,7 @@ def finetune(
     classified in evaluation mode. The labels of the test images are not used.
 
     Arguments:
-        backbone: AnySet to features, with an attribute ``width``.
+        backbone: Images to features, with an attribute ``width``.
         train_set: The labelled images.
         test_set: The images to classify.
         config: The settings.
