@@ -311,7 +311,9 @@ def test_dhel_refuses_negatives_of_the_other_view(layout):
 )
 def test_siglip_refuses_every_other_rule_of_a_temperature(temperature):
     named = type(temperature).__name__
-    with pytest.raises(ValueError, match=f"temperature is a {named}; SigLIP learns its own scale"):
+    with pytest.raises(
+        ValueError, match=f"temperature has type {named}; SigLIP learns its own scale"
+    ):
         flatnce.SigLIP(temperature)
     with pytest.raises(ValueError, match="SigLIP learns its own scale"):
         flatnce.SigLIP().temperature = temperature
