@@ -179,13 +179,17 @@ class TorchForm:
     library = "flatnce"  # that loads it
     tags: tuple[str, ...] = ("pytorch", "safetensors")  # for the hub
 
-    def write(self, source: Source, folder: Path) -> dict[str, Any]:
-        """Write the state dict; return its checksum. Refuse a network that cannot be imported."""
+    def check(self, source: Source) -> None:
+        """Refuse without safetensors, and a network that cannot be imported."""
         if source.architecture.startswith(f"{OBJECT}:"):
             raise ValueError(
                 "to='torch' is not possible for an object of which only the name is known; export "
                 "it with to='onnx', or train it by its import path, backbone='package.module:Name'"
             )
+        require_extra("safetensors.torch", "exporting weights")
+
+    def write(self, source: Source, folder: Path) -> dict[str, Any]:
+        """Write the state dict; return its checksum."""
         library = require_extra("safetensors.torch", "exporting weights")
         state = source.backbone.state_dict()
         weights = {name: tensor.clone().contiguous() for name, tensor in state.items()}
@@ -204,11 +208,8 @@ class TimmForm(TorchForm):
     library = "timm"
     tags: tuple[str, ...] = ("timm", "safetensors")
 
-    def write(self, source: Source, folder: Path) -> dict[str, Any]:
-        """Write the weights; return what timm reads from ``config.json``.
-
-        A backbone that timm does not have is refused.
-        """
+    def check(self, source: Source) -> None:
+        """Refuse a backbone that timm does not have."""
         if is_own(source.architecture):
             raise ValueError(
                 f"to='timm' is not possible: timm has no {source.architecture}; export it with "
@@ -221,6 +222,10 @@ class TimmForm(TorchForm):
                 "a ResNet's weights into torchvision's network) or to='onnx'"
             )
         require_extra("timm", "exporting to timm")
+        super().check(source)
+
+    def write(self, source: Source, folder: Path) -> dict[str, Any]:
+        """Write the weights; return what timm reads from ``config.json``."""
         if source.from_torchvision:
             known: dict[str, Any] = {"first_conv": "conv1", "classifier": "fc"}
         else:
@@ -269,10 +274,13 @@ class OnnxForm:
     library = "onnx"
     tags: tuple[str, ...] = ()
 
+    def check(self, source: Source) -> None:
+        """Refuse if a package that torch's exporter needs is missing."""
+        for module in ("onnx", "onnxscript"):
+            require_extra(module, "to='onnx'", "onnx")
+
     def write(self, source: Source, folder: Path) -> dict[str, Any]:
         """Write ``model.onnx``: any number of images of a fixed size to features."""
-        for module in ("onnx", "onnxscript"):  # torch's exporter needs both
-            require_extra(module, "to='onnx'", "onnx")
         try:
             with warnings.catch_warnings():
                 # Warnings about the insides of torch and onnxscript.
@@ -428,8 +436,9 @@ def _data_name(data: str) -> str:
 def evaluation_row(result: Mapping[str, Any]) -> list[str]:
     """The cells of one result: protocol, data, measure, value, interval, top-5, test images."""
     cells = score_cells(result)
+    data = _data_name(cells.data) if cells.data else ""
     numbers = [cells.score, cells.interval, cells.top5, cells.test_images]
-    return [cells.name, _data_name(cells.data), cells.measure, *numbers]
+    return [cells.name, data, cells.measure, *numbers]
 
 
 def _plain(text: str) -> str:
@@ -463,6 +472,7 @@ def export(
     if out is not None:
         check_room(Path(out), replace)  # before a checkpoint is read
     source = Source(run, step)
+    FORMS[to].check(source)
     if out is None:
         at = "" if step is None else f"-step-{step}"
         out = source.run.directory / "exports" / f"{source.name}{at}-{to}"
