@@ -86,7 +86,7 @@ def test_a_run_that_is_done_takes_two_small_files(tmp_path, monkeypatch):
     assert (found["knn"], found["last"]["loss"], found["linear"]) == (0.9, 0.5, 0.7)
 
 
-def test_the_epoch_of_a_stopped_run_is_that_of_its_newest_checkpoint(tmp_path):
+def test_the_epoch_of_a_stopped_run_is_the_later_of_checkpoint_and_log(tmp_path):
     run = write_run(tmp_path / "run", finished=False)  # its last line is of step 400, epoch 4
     for step in (300, 430):
         (run / "checkpoints" / f"step-{step:09d}").mkdir(parents=True)
