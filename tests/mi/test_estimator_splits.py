@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from flatnce.mi.cleaning import jackknife_groups, splits_of, units_of
+from flatnce.mi.cleaning import group_labels, jackknife_groups, splits_of, units_of
 
 
 def rows_of(split):
@@ -39,9 +39,9 @@ def test_rows_that_belong_together_are_never_separated(folds, kind):
     labels = random.integers(0, 40, 240)
     copies = np.minimum(rows, 200)  # the last 40 rows are copies of one
     units = {
-        "groups": lambda: units_of(rows, None, groups=labels, given=240),
-        "blocks": lambda: units_of(rows, None, blocks=7, given=240),
-        "copies": lambda: units_of(rows, copies, given=240),
+        "groups": lambda: units_of(rows, None, groups=labels),
+        "blocks": lambda: units_of(rows, None, blocks=7),
+        "copies": lambda: units_of(rows, copies),
     }[kind]()
     belongs = {"groups": labels, "blocks": rows // 7, "copies": copies}[kind]
     for split in splits_of(units, folds, seed=0):
@@ -55,7 +55,7 @@ def test_copies_in_several_groups_join_the_groups():
     groups = rows // 4
     copies = rows.copy()
     copies[50], copies[90] = 2, 50  # a chain: groups 12 and 22 belong to group 0
-    units = units_of(rows, copies, groups=groups, given=120)
+    units = units_of(rows, copies, groups=groups)
     assert len(set(units.tolist())) == 28
     together = {0, 12, 22}
     assert len({units[row] for row in rows if groups[row] in together}) == 1
@@ -65,12 +65,15 @@ def test_copies_in_several_groups_join_the_groups():
 
 
 def units(copies=None, **choices):
-    return units_of(alone(60), copies, given=60, **choices)
+    return units_of(alone(60), copies, **choices)
 
 
 REFUSED = {
     "groups and blocks": (lambda: units(groups=alone(60), blocks=5), "not both"),
-    "wrong length": (lambda: units(groups=[1, 2]), r"groups has shape \(2,\).* 60 rows"),
+    "wrong length": (
+        lambda: group_labels([1, 2], alone(60), 60),
+        r"groups has shape \(2,\).* 60 rows",
+    ),
     "few groups": (lambda: units(groups=alone(60) % 5), "groups leave 5 sets.*at least 12"),
     "long blocks": (
         lambda: units(blocks=10),

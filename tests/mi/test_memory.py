@@ -273,3 +273,35 @@ def test_copies_of_a_whole_series_are_to_be_dropped_before_blocks_are_made():
         ValueError, match=r"copies of a row \(drop .* first\), leave 1 set of rows"
     ):
         mi.estimate(whole[:, :1], whole[:, 1:], blocks=21)
+
+
+@pytest.mark.parametrize("rows_per_group", [1, 2, 3])
+def test_groups_that_follow_each_other_as_rows_of_a_series_do_are_not_certified(rows_per_group):
+    x, y = np.random.default_rng(3).normal(size=(2, 600)).cumsum(1)
+    labels = np.arange(600) // rows_per_group
+    found = mi.estimate(x, y, groups=np.random.default_rng(0).permutation(600)[labels], **QUICK)
+    assert found.flagged("dependent") and found.lower == 0 and math.isnan(found.p_value)
+    what = "row" if rows_per_group == 1 else "group"
+    assert f"with the next {what})" in found.flags[0].message
+    assert f"count every {what} are wrong" in found.flags[0].message
+    assert f"not certified: nearby {what}s are alike" in found.sentence()
+    sure = mi.estimate(x, y, groups=labels, independent=True, **QUICK)
+    assert sure.flagged("stated") and 0 < sure.p_value <= 1
+
+
+def test_groups_of_one_row_are_said_to_keep_nothing_together():
+    x, y = np.random.default_rng(0).normal(size=(2, 200))
+    without = mi.estimate(x, y, **QUICK)
+    alone = mi.estimate(x, y, groups=[f"row {number:03}" for number in range(200)], **QUICK)
+    assert alone.sentence() == without.sentence() and alone.settings["groups"] is None
+    (note,) = set(alone.cleaning.notes) - set(without.cleaning.notes)
+    assert note.startswith("Every group has one row") and note in alone.summary()
+
+
+def test_rows_of_many_independent_persons_are_certified_by_groups():
+    random, person = np.random.default_rng(1), np.repeat(np.arange(120), 4)
+    x, y = random.normal(size=(2, 120, 2))[:, person] + 0.3 * random.normal(size=(2, 480, 2))
+    assert mi.estimate(x, y, **QUICK).flagged("dependent")
+    for order in (np.arange(480), np.argsort(np.arange(480) % 4, kind="stable")):
+        found = mi.estimate(x[order], y[order], groups=person[order], **QUICK)
+        assert not found.flagged("dependent") and 0 < found.p_value <= 1

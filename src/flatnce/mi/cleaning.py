@@ -373,23 +373,23 @@ class Split:
     test: Indices
 
 
+def group_labels(groups: ArrayLike, rows: Indices, given: int) -> NDArray[Any]:
+    """Return the label of the group of each row."""
+    labels = np.asarray(groups)
+    if labels.shape != (given,):
+        raise ValueError(f"groups has shape {labels.shape}; label each of the {given} rows")
+    return (labels.astype(str) if labels.dtype.kind == "O" else labels)[rows]
+
+
 def units_of(
-    rows: Indices,
-    duplicates: Indices | None,
-    groups: ArrayLike | None = None,
-    blocks: int | str | None = None,
-    given: int | None = None,
+    rows: Indices, duplicates: Indices | None, groups: Any = None, blocks: int | str | None = None
 ) -> Indices:
     """Return the unit of each row: a group, a block, or a row with its duplicates."""
     if groups is not None and blocks is not None:
         raise ValueError("pass groups or blocks, not both: a block is a group of consecutive rows")
     own, what = rows, "copies"
     if groups is not None:
-        labels = np.asarray(groups)
-        if labels.shape != (given,):
-            raise ValueError(f"groups has shape {labels.shape}; label each of the {given} rows")
-        labels = labels.astype(str) if labels.dtype.kind == "O" else labels
-        own, what = labels[rows], "groups"
+        own, what = groups, "groups"
     elif blocks is not None:
         if isinstance(blocks, bool) or not isinstance(blocks, int | np.integer) or blocks < 2:
             raise ValueError(f"blocks={blocks!r}: give the number of consecutive rows, at least 2")

@@ -321,19 +321,25 @@ def prepare(
     began = time.perf_counter()
     options.check()
     tables = cleaning.clean(x, y)
+    compared: Any = slice(None)  # all rows, or the first one of each group
+    if groups is not None:
+        groups = cleaning.group_labels(groups, tables.rows, tables.report.rows_given)
+        compared = np.sort(np.unique(groups, return_index=True)[1])
+        if len(compared) == len(groups) and options.blocks is None:
+            notes = (*tables.report.notes, cleaning.MESSAGES["single"])
+            groups, tables = None, replace(tables, report=replace(tables.report, notes=notes))
     memory, trains = None, not options.chosen_method.classical
-    if options.blocks == "auto" or (trains and groups is None):
-        memory = memory_of(tables.x, tables.y)  # before the critics take the computer's memory
-    if memory is not None and memory.length is not None:  # in rows of the file, as blocks are
-        memory = replace(memory, length=memory.length * tables.span / len(tables.x))
+    if options.blocks == "auto" or trains:  # before the critics take the computer's memory
+        memory = memory_of(tables.x[compared], tables.y[compared])
+    if memory is not None:  # in rows of the file, as blocks are
+        length = memory.length and memory.length * tables.span / len(tables.rows[compared])
+        memory = replace(memory, length=length, each="row" if groups is None else "group")
     if options.blocks == "auto":
         options = replace(options, blocks=None if memory is None else memory.blocks(tables.span))
         if memory is not None and options.blocks is None:
             said = "three times the memory of these rows leaves fewer than 20 blocks"
             raise ValueError(f"blocks='auto': {said}. {memory.remedy(tables.span)}")
-    units = cleaning.units_of(
-        tables.rows, tables.duplicates, groups, options.blocks, tables.report.rows_given
-    )
+    units = cleaning.units_of(tables.rows, tables.duplicates, groups, options.blocks)
     settings = {one.name: getattr(options, one.name) for one in fields(EstimationOptions)}
     settings["critic"] = options.critic_kind
     settings["seed"] = int(options.seed)

@@ -24,6 +24,7 @@ class Memory:
     correlation: float  # of rows ``lag`` apart, on the side where it is smaller
     length: int | float | None  # rows until the memory of a side is gone; None if it never is
     lag: int = 1  # 1 of successive rows, more of a season
+    each: str = "row"  # what was compared: rows, or groups by the first row of each
 
     def blocks(self, rows: int) -> int | None:
         """Rows per block, three times the memory; None where fewer than 20 would be left."""

@@ -92,8 +92,9 @@ class Estimate:
         estimate, decimals = _with_error(self.nats * factor, self.standard_error * factor)
         lower, evidence = limit_text(self.lower * factor, decimals), p_value_in_words(self.p_value)
         if self.flagged("dependent"):
-            blocks = self.settings.get("blocks")
-            why = f"blocks of {blocks} rows are too short" if blocks else "nearby rows are alike"
+            blocks, near = self.settings.get("blocks"), self.settings.get("groups")
+            why = f"nearby {'groups' if near else 'rows'} are alike"
+            why = f"blocks of {blocks} rows are too short" if blocks else why
             return f"I(X;Y) is not certified: {why} (as if independent: {estimate} {unit})"
         if self.flagged("unresolved"):
             most = "infinite or larger than nearest neighbours can resolve"
@@ -402,12 +403,13 @@ def data_flags(tables: CleanTables) -> Iterator[Flag]:
 def memory_flags(
     memory: Memory | None, rows: int, blocks: Any = None, independent: bool = False
 ) -> Iterator[Flag]:
-    """Yield the warning that rows, or blocks of them, depend on each other, with a remedy."""
+    """Yield the warning that rows, blocks or groups depend on each other, with a remedy."""
     if memory is None:
         return
-    seen: dict[str, Any] = {"correlation": memory.correlation, "remedy": memory.remedy(rows)}
-    seen["other"] = "the next row" if memory.lag == 1 else f"the row {memory.lag} rows later"
-    seen |= {"why": ": a series, or several rows of one object? Then", "counted": "row"}
+    each, lag = memory.each, memory.lag
+    seen = {**vars(memory), "remedy": memory.remedy(rows), "counted": each}
+    seen["other"] = f"the next {each}" if lag == 1 else f"the {each} {lag} {each}s later"
+    seen["why"] = f": a series, or several {each}s of one object? Then"
     if blocks:
         lasting = f"of {math.ceil(memory.length)} rows" if memory.length else "without an end"
         why = f", and blocks={blocks} is shorter than their memory {lasting}:"
