@@ -154,6 +154,16 @@ def test_columns_are_listed(calls, capsys):
             "--block, unlike --block auto, counts rows",
         ),
         (["data.csv", "--block", "5", "--group", "site"], 2, "only one of them"),
+        (
+            ["data.csv", "--x", "mass", "--group", "mass"],
+            2,
+            "--group mass is also a column of --x or --y",
+        ),
+        (
+            ["data.csv", "--x", "mass", "--y", "emb_*", "--group", "emb_0"],
+            2,
+            "--group emb_0 is also a column of --x or --y; leave it out there",
+        ),
         (["sample"], 2, "say which columns of sample are x"),
         (["sample", "--x", "age"], 2, "'age': sample has no such column"),
         (

@@ -194,6 +194,8 @@ def read_tables(
         left, right = files[0].choose(x, "--x", grouped, each), list[int]()
     else:
         left, right = _choose_pair(files, x, y, each, grouped)
+    if {*grouped} & {*left, *(right if len(files) == 1 else [])}:
+        raise ValueError(f"--group {group} is also a column of --x or --y; leave it out there")
     wanted = [[*left, *grouped], right] if len(files) == 2 else [[*left, *grouped, *right]]
     frames = _load(files, wanted, rows, seed)
     if each and x is None:
