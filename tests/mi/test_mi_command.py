@@ -166,6 +166,9 @@ def test_columns_are_listed(calls, capsys):
         ),
         (["sample"], 2, "say which columns of sample are x"),
         (["sample", "--x", "age"], 2, "'age': sample has no such column"),
+        (["data.csv", "--x", "SITE", "--y", "emb_0"], 2, "did you mean 'site'?"),
+        (["dots.csv", "--x", "mass"], 1, "dots.csv does not exist; name a file"),
+        (["data.txt", "--x", "mass"], 1, "did you mean 'data.csv'?"),
         (
             ["data.csv", "--x", "mass", "--y", "emb_0", "--kind", "mass=circular:abc"],
             2,

@@ -256,7 +256,8 @@ def select(
         positions = known.get(part) or _name_range(part, names) or _number_range(part, len(names))
         positions = positions or [k for k, name in enumerate(names) if fnmatchcase(name, part)]
         if not positions:
-            hint = did_you_mean(part, known, f"it has {len(names)} ({_listed(names)})", cutoff=0.5)
+            near = next((name for name in known if name.lower() == part.lower()), part)
+            hint = did_you_mean(near, known, f"it has {len(names)} ({_listed(names)})", cutoff=0.5)
             raise ValueError(f"{option} {part!r}: {where} has no such column; {hint}")
         found += positions
     return list(dict.fromkeys(found))
@@ -360,7 +361,7 @@ def _open(path: str | Path, header: bool = True) -> _File:
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; name a file ({readable})")
     if not path.exists():
-        beside = [one.name for one in path.parent.glob("*")]
+        beside = [a.name for a in path.parent.glob("*") if did_you_mean(path.stem, [a.stem])]
         hint = did_you_mean(path.name, beside, f"name a file ({readable})")
         raise FileNotFoundError(f"{path} does not exist; {hint}")
     open_plain(path).close()  # refuses a pipe, which may never end
