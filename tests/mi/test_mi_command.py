@@ -166,6 +166,8 @@ def test_columns_are_listed(calls, capsys):
         ),
         (["sample"], 2, "say which columns of sample are x"),
         (["sample", "--x", "age"], 2, "'age': sample has no such column"),
+        (["data.csv", "--x", "mass", "--no-header"], 2, "leave out --no-header"),
+        (["data.csv", "--x", "1", "--y", "2", "--no-header"], 2, "leave out --no-header"),
         (["data.csv", "--x", "SITE", "--y", "emb_0"], 2, "did you mean 'site'?"),
         (["dots.csv", "--x", "mass"], 1, "dots.csv does not exist; name a file"),
         (["data.txt", "--x", "mass"], 1, "did you mean 'data.csv'?"),

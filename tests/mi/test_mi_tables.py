@@ -599,7 +599,7 @@ LETTERS = "a,b,c\n1,2,u\n4,5,\n"
         (LETTERS, {"group": "*"}, "names 3 columns"),
         (LETTERS, {"group": "c"}, "no value in row 2"),
         (LETTERS, {"group": "d"}, "no such column"),
-        (LETTERS, {"header": False, "x": "a"}, "no such column"),
+        (LETTERS, {"header": False, "x": "a"}, "leave out --no-header"),
     ],
 )
 def test_choices_that_make_no_sense_are_refused(text_file, text, options, words):
@@ -699,3 +699,11 @@ def test_a_column_of_words_on_both_sides_is_named_as_in_the_file(tmp_path):
     sides = [encoded[[name for name in encoded if name[0] == side]] for side in "ab"]
     assert clean(*sides).shared == ()
     assert clean(sides[0], sides[0].rename(columns=str.upper)).shared != ()
+
+
+@pytest.mark.parametrize("start", ["?,red", "1.5,red", "-,red", "2024-01-05,red", '"1,5",red'])
+def test_a_first_line_of_values_is_not_called_a_header(text_file, start):
+    assert describe_columns(text_file("red,small\nblue,3\n" * 9), header=False)
+    assert describe_columns(text_file(start + "\n" + "2.5,blue\n" * 20), header=False)
+    with pytest.raises(ValueError, match=r"holds names \('size', 'sky'\).*leave out --no-header"):
+        describe_columns(text_file("size,sky\n" + "2.5,blue\n" * 20), header=False)

@@ -41,6 +41,7 @@ HEAD_BYTES, HEAD_ROWS, HEAD_LINES = 1 << 20, 1_000, 50
 CHUNK_CELLS, MOST_CHARACTERS = 2_000_000, 1 << 30
 MOST_NAMED = 12  # in a message
 WHITESPACE = r"\s+"
+NUMBER = re.compile(r"[-+.,]*\d")  # the beginning of one
 
 
 @dataclass(frozen=True)
@@ -459,6 +460,9 @@ def _open_text(path: Path, header: bool) -> _File:
     names = [str(i) for i in range(len(rows[0]))]
     if header:
         names, rows, skipped = _names(rows[0], path), rows[1:], skipped + 1
+    elif not any(cell in MISSING or NUMBER.match(cell) for cell in rows[0]):
+        if any(all(map(NUMBER.match, column)) for column in zip(*rows[1:], strict=False)):
+            raise ValueError(MESSAGES["header"].format(path=path, cells=_listed(rows[0], 4)))
     if not rows:
         raise ValueError(f"{path} holds names and no rows of numbers")
     usual = Counter(len(row) - (row[-1:] == [""]) for row in rows).most_common(1)[0][0]
