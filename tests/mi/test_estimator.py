@@ -295,6 +295,7 @@ def test_new_rows_that_do_not_fit_are_refused(fitted, call, said):
 CHOICES = {
     "method": ({"method": "infonec"}, "method='infonec' is unknown; did you mean 'infonce'?"),
     "critic": ({"critic": "dott"}, "critic='dott' is unknown; did you mean 'dot'?"),
+    "name": ({"block": 5}, "parameter='block' is unknown; did you mean 'blocks'?"),
     "transform": ({"transform": "log"}, "transform='log' is unknown; choose one of copula"),
     "folds": ({"folds": 2}, "folds=2: give 1"),
     "batch": ({"batch_size": 1}, "batch_size=1: give a whole number, at least 2"),
@@ -320,7 +321,12 @@ CHOICES = {
 def test_choices_that_cannot_be_are_refused_by_name(choices, said):
     with pytest.raises(ValueError) as caught:
         mi.estimate(X, Y, **choices)
-    assert said in str(caught.value)
+    assert said in str(caught.value) and "pass a Critic" not in str(caught.value)
+
+
+def test_studies_refuse_an_unknown_name_too():
+    with pytest.raises(ValueError, match=r"parameter='block' is unknown; did you mean 'blocks'"):
+        mi.rank(X, Y, block=5)
 
 
 def test_images_without_a_critic_are_refused_with_the_way_out():

@@ -99,7 +99,7 @@ REFUSED = {
         NUMBERS,
         ("49 rows without missing", "at least 50"),
     ),
-    "text": (np.array([["a"] * 2] * 60), NUMBERS, ("x ", "<U1", "encode")),
+    "text": (np.array([["a"] * 2] * 60), NUMBERS, ("x ", "<U1", "mi.encode")),
     "objects": (NUMBERS, np.array([["a", 1]] * 60, dtype=object), ("y ", "object", "encode")),
     "dates": (np.arange(60).astype("datetime64[D]"), NUMBERS, ("x ", "datetime64", "numbers")),
     "complex": (NUMBERS * 1j, NUMBERS, ("x ", "complex", "real numbers")),

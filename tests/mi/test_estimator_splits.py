@@ -84,7 +84,10 @@ REFUSED = {
     "two folds": (lambda: splits_of(alone(60), 2, 0), "folds=2.*at least 3"),
     "no folds": (lambda: splits_of(alone(60), 0, 0), "folds=0"),
     "truth for folds": (lambda: splits_of(alone(60), True, 0), "folds=True"),
-    "more folds than groups": (lambda: splits_of(alone(60) // 5, 4, 0), "folds=4 for 12.*fewer"),
+    "more folds than groups": (
+        lambda: splits_of(alone(60) // 5, 4, 0),
+        "folds=4 for 12.*fewer, at most 3",
+    ),
     "one huge group": (
         lambda: splits_of(np.maximum(alone(300) - 285, 0), 1, 0),
         "uneven.*smaller groups",

@@ -71,7 +71,7 @@ def numbers_of(values: Any, name: str) -> Table:
         values = np.ma.filled(values.astype(np.float64), np.nan)  # masked values are missing
     array = np.asarray(values)
     if array.dtype.kind not in "fiub":
-        raise ValueError(f"{name} has dtype {array.dtype}; pass real numbers: encode words first")
+        raise ValueError(f"{name} has dtype {array.dtype}; pass real numbers (words: mi.encode)")
     if array.ndim == 0 or 0 in array.shape:
         raise ValueError(f"{name} has shape {array.shape}; pass rows by columns, or a vector")
     if array.ndim > 2:
@@ -429,9 +429,10 @@ def splits_of(units: Indices, folds: int, seed: int) -> list[Split]:
     if folds == 1:
         train, validation, test = _parts(units, (0.5, 0.25, 0.25), random)
         return [Split(train, validation, np.sort(test))]
-    if int(units.max()) + 1 < 4 * folds:
-        sets = counted(int(units.max()) + 1, "set")
-        raise ValueError(f"folds={folds} for {sets} of rows; give fewer")
+    count = int(units.max()) + 1
+    if count < 4 * folds:
+        sets = counted(count, "set")
+        raise ValueError(f"folds={folds} for {sets} of rows; give fewer, at most {count // 4}")
     parts = _parts(units, [1 / folds] * folds, random)
     splits = []
     for fold in range(folds):

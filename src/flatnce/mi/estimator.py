@@ -59,7 +59,7 @@ class EstimationOptions:
     def check(self) -> None:
         check_choice("transform", self.transform, cleaning.TRANSFORMS)
         if isinstance(self.critic, str):
-            check_choice("critic", self.critic, CRITICS, ", or pass a Critic")
+            check_choice("critic", self.critic, CRITICS)
         if self.critic == "gaussian" and self.chosen_method.dual is not None:
             raise ValueError(f"critic='gaussian' has no u, which method={self.method!r} learns")
         least = {"batch_size": 2, "steps": 1, "seed": 0, "permutations": 19, "pool": 50}
@@ -528,7 +528,7 @@ def estimate(
         >>> result.lower <= result.nats <= result.ceiling
         True
     """
-    return MutualInformation(**choices).fit(x, y, groups, progress).estimate_
+    return MutualInformation().set_params(**choices).fit(x, y, groups, progress).estimate_
 
 
 def estimate_each(
@@ -553,6 +553,7 @@ def estimate_each(
         raise ValueError(f"groups labels {len(groups)} of {len(pairs)} data sets; label each")
     labels = [None] * len(pairs) if groups is None else groups
     each = zip(pairs, labels, strict=True)
-    jobs = [prepare(*pair, EstimationOptions(**choices), own) for pair, own in each]
+    options = MutualInformation().set_params(**choices)
+    jobs = [prepare(*pair, options, own) for pair, own in each]
     train(jobs, progress)
     return [job.finish() for job in jobs]
