@@ -324,6 +324,14 @@ def test_choices_that_cannot_be_are_refused_by_name(choices, said):
     assert said in str(caught.value) and "pass a Critic" not in str(caught.value)
 
 
+def test_an_interval_holds_0_where_the_test_does_not_exclude_it():
+    x, y = np.random.default_rng(6).normal(size=(2, 100))
+    found = mi.estimate(x, y, steps=5, permutations=199, baselines=False)
+    assert found.p_value > 0.05 and found.lower == found.best.low == 0 < found.best.nats
+    (row,) = mi.rank(x, y, steps=5, permutations=199).rows
+    assert row["low"] == 0
+
+
 def test_studies_refuse_an_unknown_name_too():
     with pytest.raises(ValueError, match=r"parameter='block' is unknown; did you mean 'blocks'"):
         mi.rank(X, Y, block=5)

@@ -188,6 +188,8 @@ class EstimationJob:
             *result.data_flags(tables),
             *result.size_flags(evaluation, options.folds),
         )
+        if best is not None and evaluation.p_value > 0.05:  # the test does not exclude 0
+            best = replace(best, low=min(best.low, evaluation.lower))
         return result.estimate_of(
             evaluation,
             flags,
