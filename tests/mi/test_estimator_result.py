@@ -41,7 +41,11 @@ SENTENCES = {
     ),
     "nothing with a tiny error": (
         {"nats": 0.0, "standard_error": 2.3e-9, "lower": 0.0, "p_value": 1.0},
-        "I(X;Y) ≥ 0 nats (95 %), estimate 0.0000000000 ± 0.0000000023, ceiling 7.82, p = 1.00",
+        "I(X;Y) ≥ 0 nats (95 %), estimate 0.000 ± 0.000, ceiling 7.82, p = 1.00",
+    ),
+    "next to nothing": (
+        {"nats": 1.6e-9, "standard_error": 6.5e-9, "lower": 0.0, "p_value": 0.4},
+        "I(X;Y) ≥ 0 nats (95 %), estimate 0.000 ± 0.000, ceiling 7.82, p = 0.40",
     ),
     "below nothing": (
         {"nats": -0.21, "standard_error": 0.1, "lower": 0.0, "p_value": 1.0},
@@ -232,6 +236,9 @@ def test_the_meaning_is_that_of_two_normal_columns_and_of_a_label():
     assert found.plain()["meaning"]["y"]["values"] == 3
     assert found.plain("bits")["meaning"]["y"]["entropy"] == pytest.approx(math.log2(3))
     assert "Fano" not in labelled(math.log(3)).summary()
+    strong = answer(nats=2.66, best=None).summary()
+    assert "two normal columns with correlation 0.9976 share as much" in strong
+    assert "correlation 0.99 share" in answer(nats=-0.5 * math.log(1 - 0.99**2)).summary()
 
 
 def test_the_accuracy_that_no_rule_exceeds_is_that_of_the_upper_end():

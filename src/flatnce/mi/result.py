@@ -140,8 +140,9 @@ class Estimate:
         factor, known, lines = unit_factor(unit), self.meaning, []
         if known:
             bits = "" if unit == "bits" else f"{number_text(known['bits'])} bits; "
-            alike = f"two normal columns with correlation {number_text(known['correlation'])}"
-            lines.append(f"Meaning: {bits}{alike} share as much.")
+            alike = known["correlation"]
+            alike = f"{number_text(alike, _decimals(1 - alike, 2))} share as much."
+            lines.append(f"Meaning: {bits}two normal columns with correlation {alike}")
         # Of an interval from 0 on without evidence, as of a few rare rows, any share is chance.
         sure = self.p_value <= 0.05 or self.best is None or self.best.low > SMALLEST
         for name, label in ((name, known[name]) for name in self.cleaning.labels if known):
@@ -284,7 +285,7 @@ def unit_factor(unit: str) -> float:
     return 1 / math.log(2) if unit == "bits" else 1.0
 
 
-SMALLEST = 1e-9  # of a number that is not shown as 0
+SMALLEST = 1e-6  # of a number that is not shown as 0
 
 
 def number_text(value: float, decimals: int = 2) -> str:
