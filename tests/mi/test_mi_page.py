@@ -59,7 +59,7 @@ def test_flags_are_shown_in_words(words):
 
 
 def test_every_read_out_says_whether_it_is_a_bound(words):
-    assert "infonce (certified) 4.840 0.050 yes all pairs" in words
+    assert "infonce (certified ≥ 4.750) 4.840 0.050 yes all pairs" in words
     assert "smile 5.400 0.100 no clipped" in words
     assert "ksg 2.900 no baseline, no net" in words
     assert "gaussian-copula – no" in words and "js – – no did not converge" in words
@@ -93,7 +93,7 @@ def test_each_fold_has_its_own_curve_and_numbers_are_in_bits_on_request(tmp_path
     html = page_of(tmp_path, replace(ESTIMATE, history=history), unit="bits")
     words = words_of(html)
     assert ">fold 1<" in html and ">fold 3<" in html
-    assert "≥ 6.85 bits" in words and "infonce (certified) 6.983" in words
+    assert "≥ 6.85 bits" in words and "infonce (certified ≥ 6.852) 6.983" in words
     assert "nats" not in words
 
 
@@ -114,7 +114,7 @@ def test_a_refused_estimate_has_no_certified_read_out_and_no_bound(tmp_path):
     table = words.partition("All estimates")[2].partition("Training")[0]
     assert "infonce 4.840 0.050 no" in table and "None of them is a bound here" in table
     assert all(option in table for option in ("--block", "--group", "--independent"))
-    assert "(certified)" not in table and " yes " not in table and "lower limit" not in table
+    assert "(certified" not in table and " yes " not in table and "lower limit" not in table
 
 
 @pytest.mark.parametrize("header", [("lag",), ("column",)])
@@ -133,6 +133,21 @@ def test_a_study_has_no_certified_mark_where_nothing_is_certified(header, tmp_pa
     assert re.search(row.format(0), none)[4] == "–"
     if header == ("lag",):
         assert len(re.findall(">certified<", both)) == 1 + len(re.findall(">certified<", none))
+
+
+def test_a_study_explains_its_intervals_and_each_flag_once(tmp_path):
+    flags = (Flag("few_units", "The rows form 9 groups or blocks."),)
+    few = replace(ESTIMATE, flags=(*ESTIMATE.flags, *flags))
+    pairs = {("a", "b"): ESTIMATE, ("a", "c"): few, ("b", "c"): few}
+    for study in (
+        Pairwise(("first", "second"), pairs, tuple("abc")),
+        Study(("lag",), {("1",): few}),
+    ):
+        words = words_of(study_page(study, tmp_path / "s.html").read_text(encoding="utf-8"))
+        assert "Points are" not in words and "intervals, from low to high" in words
+        assert words.count("The rows form 9 groups or blocks.") == 1
+        assert words.count("Few rows carry the DV read-out") == 1
+        assert "The rows form" not in study.table()
 
 
 def test_each_study_of_pairs_has_its_own_picture(tmp_path):

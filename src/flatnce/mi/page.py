@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from flatnce.messages import counted
-from flatnce.mi.result import Estimate, limit_text, number_text, split_in_words, unit_factor
+from flatnce.mi.result import FLAGS, Estimate, limit_text, number_text, split_in_words, unit_factor
 from flatnce.mi.studies import Pairwise, Study
 from flatnce.report.charts import COLOURS, Axis, Chart, Line, Reference, line_chart
 from flatnce.report.page import Figure, Page, Paragraph, Section, Table, origin_of, write_page
@@ -89,7 +89,7 @@ def study_page(
     which = texts["which"].format(**largest)
     size = f"{largest['estimate'] * unit_factor(unit):.4g} {unit}"
     lead = f"The largest of {len(rows)}: {which}, {size}".replace(f"inf {unit}", "no upper end")
-    notes = (TEXTS["study"]["numbers"], *study.warnings(unit), *_about(data or {}))
+    notes = (TEXTS["study"]["numbers"], *study.warnings(unit, FLAGS), *_about(data or {}))
     said = [Paragraph(note) for note in notes]
     sections = [Section("Estimates", figures=[figure]), Section("How to read them", said)]
     return write_page(Page(texts["title"], lead, sections, origin_of(environment or {})), path)
@@ -174,7 +174,8 @@ def _meaning(estimate: Estimate, shown: Mapping[str, Any]) -> list[Paragraph]:
 def _read_outs(estimate: Estimate, shown: Mapping[str, Any]) -> Section | None:
     rows, independent = [], not estimate.flagged("dependent")
     for name, one in shown["readouts"].items():
-        title = f"{name} (certified)" if name == shown["readout"] and independent else name
+        sure = name == shown["readout"] and independent
+        title = f"{name} (certified ≥ {limit_text(shown['lower'], 3)})" if sure else name
         numbers = [_number(one[key]) for key in ("value", "standard_error")]
         bound = "yes" if one["is_bound"] and independent else "no"
         rows.append((title, *numbers, bound, one["note"]))

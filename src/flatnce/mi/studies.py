@@ -1,7 +1,7 @@
 """Studies made of many estimates: methods, columns that are ranked or paired, lags of series."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, compress
 from typing import Any
@@ -19,6 +19,7 @@ from flatnce.mi.registry import method_named
 from flatnce.mi.result import Estimate, number_text, p_value_in_words, unit_factor
 
 COMPARED = ("auto", "infonce", "flatnce", "nwj", "js", "ksg", "cca", "gaussian-copula")
+UNCERTIFIED = ("dependent", "unresolved")  # flags that say why there is no limit or no estimate
 PAIRS_AT_ONCE = 16  # pairs of columns whose critics are trained together
 
 Pairs = dict[tuple[str, ...], tuple[Table, Table]]
@@ -116,8 +117,8 @@ class Study:
         header = [*self.header, unit, "95 % or ± s.e.", "95 % ≥", *tests.values()]
         return "\n".join([_aligned(header, lines, len(self.header)), *self.warnings(unit)])
 
-    def warnings(self, unit: str = "nats") -> list[str]:
-        """Return which flags were raised and how often, and why something is not certified."""
+    def warnings(self, unit: str = "nats", full: Collection[str] = UNCERTIFIED) -> list[str]:
+        """Return how often each flag was raised, and the first message of those in ``full``."""
         # The messages of each flag, by the names of the estimates that raised it.
         raised: dict[str, dict[str, str]] = {}
         for names, one in self.estimates.items():
@@ -128,7 +129,7 @@ class Study:
         lines, counts = [], []
         kind = f"{self.header[0]} " if len(self.header) == 1 else ""
         for name, messages in raised.items():
-            if name in ("dependent", "unresolved"):  # in full for the first estimate
+            if name in full:
                 first = next(iter(messages))
                 lines.append(f"! {name} ({kind}{first}): {messages[first]}")
             count = str(len(messages))
