@@ -225,6 +225,7 @@ def test_the_command_refuses_to_certify_and_takes_independent(tmp_path, capsys):
     main(given)
     shown = capsys.readouterr().out
     assert "not certified" in shown and "--block " in shown and "--independent" in shown
+    assert "For rows of one person or machine, name it (--group)." in " ".join(shown.split())
     main([*given, "--independent"])
     assert "certified ≥" in capsys.readouterr().out
     main([*given, "--block", "3"])
