@@ -109,9 +109,8 @@ class Side:
     @property
     def label(self) -> bool:
         """Whether it is one of a few values, each of which is common enough to be a class."""
-        if not self.discrete or len(self.counts) > MOST_LABELS:
-            return False
-        return len(self.counts) == 2 or int(self.counts.min()) >= 5
+        few = self.discrete and len(self.counts) <= MOST_LABELS
+        return few and (len(self.counts) == 2 or int(self.counts.min()) >= 5)
 
     @cached_property
     def normal(self) -> bool:
@@ -282,9 +281,8 @@ def _in_many_columns(
 def _disagreeing(value: _Value, other: float) -> _Value:
     """Let the interval reach half the way to what another method says."""
     apart = (other - value.nats) / 2
-    return replace(
-        value, below=value.below + max(-apart, 0.0), above=value.above + max(apart, 0.0)
-    )
+    below, above = value.below + max(-apart, 0.0), value.above + max(apart, 0.0)
+    return replace(value, below=below, above=above)
 
 
 def _from_critic(critic: CriticValues) -> _Value:

@@ -100,8 +100,7 @@ class EstimationOptions:
     def fit_settings(self, train_rows: int) -> fitting.FitSettings:
         usual = 256 if train_rows < 100_000 else 1024
         batch = self.batch_size or min(usual, max(train_rows, 2))
-        three_epochs = 3 * train_rows // batch
-        steps = self.steps or min(max(3000, three_epochs), 10_000)
+        steps = self.steps or min(max(3000, 3 * train_rows // batch), 10_000)  # three epochs
         usual_every = 50 if train_rows >= 1000 else 25 if train_rows >= SMALL_TABLE else 10
         every = usual_every if self.steps is None else max(min(usual_every, steps // 10), 1)
         # Small batches see fewer pairs per step: take more steps, with as many evaluations.
@@ -347,9 +346,8 @@ def prepare(
     settings["seed"] = int(options.seed)
     settings["device"] = str(options.torch_device())
     settings["groups"] = None if groups is None else int(units.max()) + 1
-    job = EstimationJob(options, tables, units, [], settings, began)
-    if memory is not None and memory.outlasts(int(options.blocks or 0)):
-        job.memory = memory
+    lasting = memory is not None and memory.outlasts(int(options.blocks or 0))
+    job = EstimationJob(options, tables, units, [], settings, began, memory if lasting else None)
     if trains:
         if options.baselines:
             job.add_baselines()
@@ -554,8 +552,7 @@ def estimate_each(
     if groups is not None and len(groups) != len(pairs):
         raise ValueError(f"groups labels {len(groups)} of {len(pairs)} data sets; label each")
     labels = [None] * len(pairs) if groups is None else groups
-    each = zip(pairs, labels, strict=True)
     options = MutualInformation().set_params(**choices)
-    jobs = [prepare(*pair, options, own) for pair, own in each]
+    jobs = [prepare(*pair, options, own) for pair, own in zip(pairs, labels, strict=True)]
     train(jobs, progress)
     return [job.finish() for job in jobs]

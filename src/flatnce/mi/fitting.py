@@ -186,9 +186,7 @@ class _Training:
             case.critic.train()
         critics = [case.critic for case in cases]
         self.critics = StackedCritics(critics, dual=self.method.dual is not None)
-        self.average = {
-            name: weight.detach().clone() for name, weight in self.critics.weights.items()
-        }
+        self.average = {k: w.detach().clone() for k, w in self.critics.weights.items()}
         self.loss_state: Any = None
 
     def run(self, progress: OnProgress, first: int, folds: int) -> list[FittedCritic]:

@@ -93,7 +93,7 @@ class Estimate:
         lower, evidence = limit_text(self.lower * factor, decimals), p_value_in_words(self.p_value)
         if self.flagged("dependent"):
             blocks, near = self.settings.get("blocks"), self.settings.get("groups")
-            why = f"nearby {'groups' if near else 'rows'} are alike"
+            why = "nearby groups are alike" if near else "nearby rows are alike"
             why = f"blocks of {blocks} rows are too short" if blocks else why
             return f"I(X;Y) is not certified: {why} (as if independent: {estimate} {unit})"
         if self.flagged("unresolved"):

@@ -162,10 +162,9 @@ def compare(x: Any, y: Any, methods: Sequence[str] = COMPARED, **choices: Any) -
     for name in methods:  # before the first of them is fitted
         method_named(name)
     choices.setdefault("baselines", False)
-    estimates: dict[tuple[str, ...], Estimate] = {}
-    for name in methods:
-        estimates[(name,)] = estimate(x, y, method=name, **choices)
-    return Study(("method",), estimates)
+    return Study(
+        ("method",), {(name,): estimate(x, y, method=name, **choices) for name in methods}
+    )
 
 
 @dataclass(frozen=True)
