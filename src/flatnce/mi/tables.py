@@ -437,9 +437,11 @@ def _open_arrays(path: Path) -> _File:
         names = [str(i) for i in range(len(names))]
 
     def chunks(columns: list[int], size: int) -> Iterator[pd.DataFrame]:
+        wanted = [name for name in arrays if set(arrays[name]) & set(columns)]
+        held = [place for name in wanted for place in arrays[name]]
         for start in range(0, count, size):
-            parts = [array[start : start + size] for array in tables.values()]
-            yield pd.DataFrame(np.column_stack(parts).astype(np.float64))[columns]
+            parts = [tables[name][start : start + size] for name in wanted]
+            yield pd.DataFrame(np.column_stack(parts).astype(np.float64), columns=held)[columns]
 
     return _File(path, names, count, chunks, {} if "" in arrays else arrays)
 
@@ -483,6 +485,7 @@ def _open_text(path: Path, header: bool) -> _File:
             with pd.read_csv(
                 path,
                 sep=separator,
+                engine="c",
                 header=None,
                 names=range(len(names)),
                 skiprows=skipped,
