@@ -92,6 +92,26 @@ def test_an_argument_that_an_objective_does_not_have_is_named_with_those_that_it
     ]
 
 
+LISTS = """
+import torch
+from flatnce import DHEL, EssController, FlatNCE, KeyQueue, SigLIP
+held, z = EssController(0.3), torch.eye(4)
+losses = [FlatNCE(layout="two_tower"), FlatNCE(held, layout="two_tower"), FlatNCE(held), SigLIP()]
+losses += [DHEL(held), FlatNCE(held, kernel="dense"), FlatNCE(queue=KeyQueue(8, 4))]
+for loss_fn in losses:
+    for wrong in (z.tolist(), z.numpy()):
+        try:
+            loss_fn(wrong, z)
+        except ValueError as error:
+            print(error)
+"""
+
+
+def test_a_list_or_an_array_in_place_of_a_tensor_is_named_by_every_path():
+    said = [f"z1 has type {kind}; pass a torch.Tensor" for kind in ("list", "ndarray")]
+    assert run_forked(LISTS).splitlines() == 7 * said
+
+
 # Names that the calls of the tables use.
 NAMES = {
     **{name: getattr(F, name) for name in F.__all__},

@@ -273,7 +273,7 @@ def test_forward_mode_gives_the_derivative_that_the_gradient_gives(objective, la
 
 @pytest.mark.parametrize(
     ("layout", "largest"),
-    [("views", 2048), ("towers", 4096), ("in_batch", 4096)],
+    [("views", 2048), ("both", 4096), ("in_batch", 4096)],
 )
 def test_a_batch_is_taken_up_to_64_mebibytes_of_scores_and_256_on_a_card(layout, largest, on_card):
     for b, place, taken in [

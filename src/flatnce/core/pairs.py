@@ -38,6 +38,7 @@ __all__ = [
     "Form",
     "KeyQueue",
     "Pairs",
+    "check_embeddings",
     "check_integers",
     "labelled",
     "multi_view",

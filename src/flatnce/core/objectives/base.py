@@ -28,6 +28,7 @@ from flatnce.core.pairs import (
     Form,
     KeyQueue,
     Pairs,
+    check_embeddings,
     check_integers,
     labelled,
     multi_view,
@@ -387,6 +388,8 @@ class Objective(nn.Module, ABC):
             false_negatives: (b, b) mask of samples to leave out, see :mod:`flatnce.core.pairs`.
             negatives: Hard negatives, (h, d) shared or (b, h, d) each sample's own.
         """
+        if not isinstance(z1, Tensor):
+            check_embeddings("z1", z1)
         views = (z1, *more) if z2 is None else (z1, z2, *more)
         batch = Batch(
             views,
