@@ -19,7 +19,13 @@ from flatnce.core.diagnostics import verdict_on
 from flatnce.core.diagnostics.registry import DIAGNOSTICS, FUNCTIONS
 from flatnce.core.objectives import losses, registry
 from flatnce.core.objectives.base import LAYOUTS, Objective
-from flatnce.core.objectives.registry import OBJECTIVES, Setting, ess_target, gradient_lives
+from flatnce.core.objectives.registry import (
+    OBJECTIVES,
+    Setting,
+    ess_target,
+    gradient_lives,
+    learns_scale,
+)
 from flatnce.pretrain import preset
 from flatnce.pretrain.page.run import CHARTS
 from flatnce.pretrain.training.config import LossConfig
@@ -195,6 +201,13 @@ def test_every_name_of_an_objective_says_whether_its_gradient_lives():
             assert gradient_lives(name) is entry.gradient_lives
     assert gradient_lives("MyOwnLoss") is False
     assert {gradient_lives("FlatNCE"), gradient_lives("InfoNCE")} == {True, False}
+
+
+def test_every_name_of_an_objective_says_in_any_case_whether_its_scale_is_learned():
+    for entry in OBJECTIVES.values():
+        for name in (entry.name, entry.class_name, *entry.other_names):
+            learned = entry.learns_scale or name in entry.scaled_by_model
+            assert {learns_scale(one) for one in (name, name.lower(), name.upper())} == {learned}
 
 
 # --- Diagnostics ---------------------------------------------------------------------------------

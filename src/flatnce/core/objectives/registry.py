@@ -74,7 +74,7 @@ def gradient_lives(name: str) -> bool:
 def learns_scale(name: str) -> bool:
     """Whether the loss or its model learns the scale, so that no rule moves the temperature."""
     entry = _entry_of(name)
-    return entry.learns_scale or name in entry.scaled_by_model
+    return entry.learns_scale or name.casefold() in map(str.casefold, entry.scaled_by_model)
 
 
 def ess_target(name: str) -> float:
