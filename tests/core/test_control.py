@@ -1,5 +1,6 @@
 """Schedules, the ESS controller, the exact solve, and temperatures that are learned."""
 
+import copy
 import json
 import math
 from collections.abc import Sequence
@@ -464,7 +465,7 @@ for target in right:
     assert type(controller.target) is float and controller.target == float(target)
     FlatNCE(controller)(torch.eye(4), torch.eye(4))
 wrong = "0.3", None, True, np.True_, torch.tensor(True), np.array([0.3]), torch.tensor([0.3])
-for target in (*wrong, np.float32("nan"), np.float32(1.5), torch.tensor(0.0)):
+for target in (*wrong, np.float32("nan"), np.float32(1.5), torch.tensor(0.0), 10**400):
     try:
         EssController(target=target)
     except ValueError as error:
@@ -476,6 +477,14 @@ for target in (*wrong, np.float32("nan"), np.float32(1.5), torch.tensor(0.0)):
 
 def test_a_target_is_any_real_number_and_anything_else_is_refused_at_once():
     run_forked(TARGETS)
+
+
+def test_a_controller_of_an_earlier_version_may_hold_a_whole_number():
+    held = EssController(0.3)
+    object.__setattr__(held, "target", 1)  # as pickle restores it
+    loss_fn = FlatNCE(copy.deepcopy(held))
+    loss_fn(torch.eye(4), torch.eye(4))
+    assert float(loss_fn.temperature) == pytest.approx(0.1)
 
 
 def test_a_schedule_takes_at_least_one_step():

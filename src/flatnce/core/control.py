@@ -101,7 +101,8 @@ class EssController:
         number: Any = self.target
         if isinstance(number, Tensor) and number.ndim == 0:
             number = number.item()
-        if isinstance(number, Real) and not isinstance(number, bool) and 0 < float(number) <= 1:
+        is_number = isinstance(number, Real) and not isinstance(number, bool)
+        if is_number and 0 < number <= 1:
             object.__setattr__(self, "target", float(number))
         elif not isinstance(self.target, Schedule):
             raise ValueError(f"target={self.target!r} is not an ESS; pass a number in (0, 1]")
@@ -115,7 +116,8 @@ class EssController:
 
     def target_at(self, step: Tensor) -> float | Float[Tensor, ""]:
         """The target at a step count; a tensor if it is a schedule."""
-        return self.target if isinstance(self.target, float) else self.target.at(step)
+        held = self.target
+        return float(held) if isinstance(held, int | float) else held.at(step)
 
     def factor(self, excess: Float[Tensor, ""] | float) -> Float[Tensor, ""] | float:
         """What β is multiplied by for a − target·b; 1 for a tensor that is not a number."""
