@@ -607,6 +607,7 @@ def test_a_temperature_is_corrected_to_the_target_of_the_objective():
         for name, target in (("FlatNCE", 0.075), ("DCL", 0.075), ("NTXentLoss", 0.3)):
             first = verdict_on([record(1, kind)], name).remedies[0]
             assert f"hold an ESS of {target} (" in first and "CIFAR-10" in first
+            assert first.count("for images") == 1
         unknown = verdict_on([record(1, kind)]).remedies[0]
         assert "0.075 for FlatNCE" in unknown and "0.3 for InfoNCE" in unknown
     assert PEAKED_ESS < min(map(ess_target, OBJECTIVES))
