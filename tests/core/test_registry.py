@@ -162,12 +162,18 @@ def test_the_gradient_of_a_positive_that_wins_lives_as_the_entry_says(entry):
     assert lives is entry.gradient_lives, f"gradient_lives of {entry.name} in {REGISTRY}"
 
 
-@pytest.mark.parametrize("page", ["temperature.md", "explain/effective-sample-size.md"])
+@pytest.mark.parametrize(
+    "page", ["temperature.md", "explain/effective-sample-size.md", "reference/config.md"]
+)
 def test_a_page_recommends_the_ess_target_of_each_objective(page):
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     for name in ("FlatNCE", "InfoNCE"):
         assert set(re.findall(rf"([\d.]+) for {name}\b", text)) == {str(ess_target(name))}
-    assert "CIFAR-10" in text and not re.search(r"recommends 0|0\.2 to 0\.4", text)
+    assert (
+        "CIFAR-10" in text
+        and "images" in text
+        and not re.search(r"recommends 0|0\.2 to 0\.4", text)
+    )
 
 
 def test_the_preset_and_the_example_hold_the_ess_target_of_flatnce():
