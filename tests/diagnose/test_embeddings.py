@@ -238,8 +238,18 @@ def test_an_objective_may_be_the_loss_itself():
         assert found.findings == named.findings and found.unknown == named.unknown
     given = doctor(z1, z2, temperature=0.3, objective=flatnce.FlatNCE(0.07))
     assert given.numbers["temperature"] == pytest.approx(0.3)
-    unknown = doctor(z1, z2, objective=FlatClipLoss())  # its scale is one of the model
-    assert any("--temperature" in reason for reason in unknown.unknown)
+    compiled = doctor(z1, z2, objective=torch.compile(flatnce.FlatNCE(0.07)))
+    assert compiled.plain() == doctor(z1, z2, objective=flatnce.FlatNCE(0.07)).plain()
+    learned = doctor(z1, z2, objective=flatnce.SigLIP(0.07))
+    assert learned.numbers["temperature"] == pytest.approx(0.07)
+    assert not any("--temperature" in reason for reason in learned.unknown)
+    without = [FlatClipLoss()]  # its scale is one of the model
+    for held in (torch.nn.Linear(2, 2), torch.nn.Parameter(torch.ones(3)), None, "0.1"):
+        without.append(torch.nn.CrossEntropyLoss())
+        without[-1].temperature = held
+    for loss_fn in without:
+        unknown = doctor(z1, z2, objective=loss_fn)
+        assert any("--temperature" in reason for reason in unknown.unknown)
     code = """
 import torch, flatnce
 for wrong in (None, 3, flatnce.FlatNCE):

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
-from numbers import Integral
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -17,7 +17,7 @@ from flatnce.core.contrast import contrast_of, importance_weights
 from flatnce.core.diagnostics import Monitor, Snapshot, temperature_for_ess
 from flatnce.core.diagnostics.geometry import mean_potential, rank_of_gram
 from flatnce.core.diagnostics.verdict import verdicts_on
-from flatnce.core.objectives.registry import ess_target, learns_scale
+from flatnce.core.objectives.registry import OBJECTIVES, ess_target
 from flatnce.core.pairs import Pairs, check_integers, two_tower, two_view
 from flatnce.diagnose.findings import Diagnosis, Finding, finding, in_order, not_known
 from flatnce.diagnose.rules import HIGHEST_TEMPERATURE, LOWEST_TEMPERATURE, findings_on
@@ -118,10 +118,12 @@ def doctor(
         ('identical views', 'saturated')
     """
     if isinstance(objective, nn.Module):
-        loss, objective = objective, type(objective).__name__
-        if temperature is None and not learns_scale(objective):
-            held = getattr(loss, "temperature", None)
-            temperature = None if held is None else float(held)
+        loss: Any = getattr(objective, "_orig_mod", objective)  # within torch.compile
+        held, objective = getattr(loss, "temperature", None), type(loss).__name__
+        by_model = {name for one in OBJECTIVES.values() for name in one.scaled_by_model}
+        one_number = isinstance(held, Real) or (isinstance(held, Tensor) and held.numel() == 1)
+        if temperature is None and one_number and objective not in by_model:
+            temperature = float(held)
     elif not isinstance(objective, str):
         raise ValueError(f"objective={objective!r} is not an objective; pass a loss or its name")
     one, two = _tensor_of("z1", z1), _tensor_of("z2", z2)
