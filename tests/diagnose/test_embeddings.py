@@ -190,6 +190,17 @@ def test_a_wrong_temperature_is_named_with_a_better_one(temperature, kind):
     assert not any("EssController" in remedy for remedy in finding.remedies)
 
 
+@pytest.mark.parametrize("temperature, way", [(3.0, "lower"), (0.005, "higher|raise")])
+@pytest.mark.parametrize("objective", ["", "InfoNCE", "FlatNCE"])
+def test_no_ess_target_is_proposed_for_two_towers(temperature, way, objective):
+    options = {"layout": "two_tower", "objective": objective}
+    found = doctor(*pair(cosine=0.6), temperature=temperature, **options)
+    assert any(kind.startswith("temperature too") for kind in found.kinds)
+    assert not re.search("EssController|an ESS of|CIFAR", " ".join(str(found).split()))
+    assert found.numbers["temperature_for_good_ess"] is None
+    assert re.search(way, found.findings[-1].remedies[0])
+
+
 def proposed(found):
     """All remedies, and the temperatures that the evidence proposes."""
     remedies = [remedy for one in found.findings for remedy in one.remedies]

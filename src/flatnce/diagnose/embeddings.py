@@ -118,8 +118,9 @@ def doctor(
         ('identical views', 'saturated')
     """
     if isinstance(objective, nn.Module):
-        loss: Any = getattr(objective, "_orig_mod", objective)  # within torch.compile
-        held, objective = getattr(loss, "temperature", None), type(loss).__name__
+        loss = getattr(objective, "_orig_mod", objective)  # within torch.compile
+        held: Any = getattr(loss, "temperature", None)
+        objective = type(loss).__name__
         by_model = {name for one in OBJECTIVES.values() for name in one.scaled_by_model}
         one_number = isinstance(held, Real) or (isinstance(held, Tensor) and held.numel() == 1)
         if temperature is None and one_number and objective not in by_model:
@@ -272,7 +273,8 @@ def _on_batches(case: Case, numbers: dict[str, Any]) -> list[Finding]:
     enough = float(contrast_of(pairs, 1.0).count.max()) >= 2
     good = ess_target(case.objective)
     better = float(temperature_for_ess(pairs, good)) if enough else None
-    numbers["temperature_for_good_ess"], idle = better, None
+    numbers["temperature_for_good_ess"] = better if case.layout == "two_view" else None
+    idle = None
     wrong = {"peaked", "uniform"} & {verdict.kind for verdict in verdicts_on([record])}
     if better is not None and wrong:
         # A wrong temperature hides whether anything was learned; a better one shows it.
@@ -280,12 +282,12 @@ def _on_batches(case: Case, numbers: dict[str, Any]) -> list[Finding]:
         idle = "not learning" in {verdict.kind for verdict in there}
     available = min(len(case.z1), case.z1.shape[1])
     found = findings_on([record], case.objective, available=available, idle=idle)
-    return [_with_more(one, numbers, good) for one in found]
+    return [_with_more(one, numbers, case, better) for one in found]
 
 
-def _with_more(one: Finding, numbers: dict[str, Any], good: float) -> Finding:
+def _with_more(one: Finding, numbers: dict[str, Any], case: Case, better: float | None) -> Finding:
     """The finding without steps, which embeddings do not have, and with what they do show."""
-    more, better = "", numbers["temperature_for_good_ess"]
+    more, good = "", ess_target(case.objective)
     ends = LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE
     if one.kind.startswith("temperature") and better is not None:
         more = f"; temperature {better:.2g} would give an ESS of {good}"
@@ -293,6 +295,10 @@ def _with_more(one: Finding, numbers: dict[str, Any], good: float) -> Finding:
             more = f"; no temperature from {ends[0]:g} to {ends[1]:g} gives an ESS of {good}"
             far = better < ends[0] if one.kind == "temperature too high" else better > ends[1]
             one = replace(one, remedies=one.remedies[far:])
+    if case.layout == "two_tower":  # the targets of the ESS hold for images only
+        more = ""
+        kept = tuple(said.partition(", or let EssController")[0] for said in one.remedies)
+        one = replace(one, remedies=kept)
     if "collapse" in one.kind and "uniformity_z2" in numbers:
         more = f"; uniformity is {numbers['uniformity_z1']:.2f} in z1 and "
         more += f"{numbers['uniformity_z2']:.2f} in z2"
