@@ -511,7 +511,7 @@ def test_the_commands_take_import_paths_in_the_working_directory(tmp_path, monke
     for more in ((), ("--dry-run",)):
         assert main(["train", "my_things:Rows", *typed.split()[2:4], "--name", "two", *more]) == 2
         said = " ".join(capsys.readouterr().err.split())
-        assert said.endswith("have shape (8,): give --backbone package.module:Name")
+        assert "have shape (8,): give --backbone package.module:Name (in Python also" in said
         assert not (tmp_path / "runs" / "two").exists()
     assert import_module("my_things")
 
