@@ -116,8 +116,7 @@ class EssController:
 
     def target_at(self, step: Tensor) -> float | Float[Tensor, ""]:
         """The target at a step count; a tensor if it is a schedule."""
-        held = self.target
-        return float(held) if isinstance(held, int | float) else held.at(step)
+        return float(self.target) if isinstance(self.target, int | float) else self.target.at(step)
 
     def factor(self, excess: Float[Tensor, ""] | float) -> Float[Tensor, ""] | float:
         """What β is multiplied by for a − target·b; 1 for a tensor that is not a number."""
