@@ -1,6 +1,7 @@
 """``flatnce doctor``: what it prints, in words and in JSON, and how it ends."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from flatnce.cli import main
 from flatnce.diagnose.command import run
 from flatnce.pretrain import preset
 from flatnce.pretrain.runs.log import RunLog
+from paths import ROOT
 
 
 @pytest.fixture
@@ -36,6 +38,28 @@ def test_options_go_before_what_the_file_says(archive, capsys):
     assert run([str(archive), *options, "--json"]) == 0
     numbers = json.loads(capsys.readouterr().out)["numbers"]
     assert numbers["negatives"] == 3 and numbers["temperature"] == 2
+
+
+def test_a_number_of_the_file_is_not_called_an_option_that_was_typed(archive, capsys):
+    with np.load(archive) as held:
+        np.savez(archive, **{**held, "temperature": -1.0})
+    assert main(["doctor", str(archive)]) == 2
+    said = capsys.readouterr().err
+    assert f"the array temperature of {archive}: -1.0 must be a positive finite number" in said
+    assert main(["doctor", str(archive), "--temperature", "-2"]) == 2
+    assert "--temperature -2" in capsys.readouterr().err
+    assert main(["doctor", str(archive), "--temperature", "0.1"]) == 0
+
+
+def test_a_log_of_another_tool_is_refused_with_what_can_be_read(tmp_path, capsys):
+    log = tmp_path / "log.csv"
+    log.write_text("step,loss\n1,2.0\n", encoding="utf-8")
+    assert main(["doctor", str(log)]) == 1
+    said = capsys.readouterr().err
+    for part in ("log.csv", "run of flatnce train", "embeddings", "numpy.savez", "loss curve"):
+        assert part in said
+    page = re.search(r"docs/\S+\.md", said)[0]
+    assert "With only a loss curve" in (ROOT / page).read_text(encoding="utf-8")
 
 
 def test_a_run_is_found_by_its_name(tmp_path, monkeypatch, capsys):

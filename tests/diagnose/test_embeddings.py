@@ -286,7 +286,7 @@ def test_broken_rows_are_named_and_the_rest_is_judged():
         ({"z1": {"rows": 4}}, "z1 has type dict, .* pass a torch.Tensor or a NumPy"),
         (
             {"ids": ["a", "b", "c", "d"]},
-            "ids has type list, which torch.as_tensor does not take",
+            r"ids has type list, which torch.as_tensor does not take; .*numpy\.unique\(ids, ",
         ),
         ({"z1": torch.ones(4)}, "z1 has shape"),
         ({"z1": torch.ones(4, 2, dtype=torch.long)}, "dtype torch.int64"),
@@ -347,8 +347,13 @@ GOOD = {"z1": np.ones((4, 2)), "z2": np.ones((4, 2))}
             {**GOOD, "z1": np.array(["a"])},
             "z1 has type str, which torch.as_tensor does not take",
         ),
-        ({**GOOD, "temperature": np.ones(2)}, "temperature=.* must be a positive finite number"),
-        ({**GOOD, "batch_size": 2.7}, "batch_size=2.7 must be a whole number"),
+        ({**GOOD, "temperature": np.ones(2)}, "array temperature of .*npz: .* must be a positive"),
+        ({**GOOD, "temperature": -1}, "array temperature of .*npz: -1 must be a positive finite"),
+        ({**GOOD, "batch_size": 2.7}, "array batch_size of .*npz: 2.7 must be a whole number"),
+        (
+            {**GOOD, "labels": np.array([*"abcd"])},
+            r"labels has type ndarray.* take; .*numpy\.unique\(labels",
+        ),
     ],
 )
 def test_an_archive_with_the_wrong_arrays_says_which(arrays, words, tmp_path):

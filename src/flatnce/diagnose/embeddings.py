@@ -163,11 +163,9 @@ def doctor(
 
 
 def _check_numbers(n: int, temperature: float | None, batch_size: int | None) -> None:
-    number: Any = temperature
-    if isinstance(number, Tensor) and number.numel() == 1:
-        number = number.item()
     if temperature is not None:
-        check_positive("temperature", number)
+        one_number = isinstance(temperature, Tensor) and temperature.numel() == 1
+        check_positive("temperature", float(temperature) if one_number else temperature)
     if batch_size is not None and not (isinstance(batch_size, Integral) and 2 <= batch_size <= n):
         raise ValueError(
             f"batch_size={batch_size!r} must be a whole number between 2 and the {n} "
@@ -205,7 +203,9 @@ def read_embeddings(path: str | Path) -> dict[str, Any]:
     except Exception as error:  # damaged or encrypted files can raise anything
         raise OSError(
             f"{place} is not a NumPy archive that can be read without running code from it "
-            f"({error}); write it by numpy.savez(path, z1=..., z2=...) from plain arrays"
+            f"({error}); name a run of flatnce train, or write embeddings from plain arrays by "
+            "numpy.savez(path, z1=..., z2=...). Logs of other tools cannot be read; "
+            "docs/howto/saturated.md has a rule for a loss curve"
         ) from error
     if not {"z1", "z2"} <= set(arrays):
         raise ValueError(
@@ -230,9 +230,11 @@ def _tensor_of(name: str, given: Any) -> Tensor:
             return torch.as_tensor(np.require(array, kind.newbyteorder("="), ["C", "W"]))
         return torch.as_tensor(given)
     except (TypeError, ValueError, RuntimeError) as error:
+        then = f"pass a torch.Tensor or a NumPy array of numbers ({error})"
+        if name in ("labels", "ids"):
+            then = f"number them, for example by numpy.unique({name}, return_inverse=True)[1]"
         raise ValueError(
-            f"{name} has type {type(given).__name__}, which torch.as_tensor does not take "
-            f"({error}); pass a torch.Tensor or a NumPy array of numbers"
+            f"{name} has type {type(given).__name__}, which torch.as_tensor does not take; {then}"
         ) from error
 
 
@@ -271,8 +273,7 @@ def _on_batches(case: Case, numbers: dict[str, Any]) -> list[Finding]:
     # The temperature of a good ESS holds for any batch size.
     pairs = case.of(_spread(len(case.z1), MOST_SEARCHED, case.z1.device)).pairs(slice(None))
     enough = float(contrast_of(pairs, 1.0).count.max()) >= 2
-    good = ess_target(case.objective)
-    better = float(temperature_for_ess(pairs, good)) if enough else None
+    better = float(temperature_for_ess(pairs, ess_target(case.objective))) if enough else None
     numbers["temperature_for_good_ess"] = better if case.layout == "two_view" else None
     idle = None
     wrong = {"peaked", "uniform"} & {verdict.kind for verdict in verdicts_on([record])}

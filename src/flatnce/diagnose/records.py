@@ -49,7 +49,13 @@ def examine(
             raise ValueError(f"device={device!r} is for a run; leave it out for embeddings")
         given = read_embeddings(place)
         given |= {name: value for name, value in typed.items() if value is not None}
-        return doctor(**given, layout=layout, objective=objective, subject=str(place))
+        try:
+            return doctor(**given, layout=layout, objective=objective, subject=str(place))
+        except ValueError as error:
+            name, _, problem = str(error).partition("=")
+            if typed.get(name, name) is None:
+                raise ValueError(f"the array {name} of {place}: {problem}") from error
+            raise
     for name, value in {**typed, "objective": objective or None}.items():
         if value is not None:
             raise ValueError(
