@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from zipfile import ZipFile
 
 import numpy as np
@@ -117,16 +117,7 @@ def doctor(
         >>> doctor(z, z.clone(), temperature=0.05).kinds
         ('identical views', 'saturated')
     """
-    if isinstance(objective, nn.Module):
-        loss = getattr(objective, "_orig_mod", objective)  # within torch.compile
-        held: Any = getattr(loss, "temperature", None)
-        objective = type(loss).__name__
-        by_model = {name for one in OBJECTIVES.values() for name in one.scaled_by_model}
-        one_number = isinstance(held, Real) or (isinstance(held, Tensor) and held.numel() == 1)
-        if temperature is None and one_number and objective not in by_model:
-            temperature = float(held)
-    elif not isinstance(objective, str):
-        raise ValueError(f"objective={objective!r} is not an objective; pass a loss or its name")
+    objective, temperature = _of_loss(objective, temperature)
     one, two = _tensor_of("z1", z1), _tensor_of("z2", z2)
     _check_rows(one, two)
     wider = torch.promote_types(one.dtype, two.dtype)
@@ -160,6 +151,21 @@ def doctor(
         found = [one for one in found if not one.kind.startswith("temperature")]
     unknown = _unknown(numbers, temperature is None, batch_size is None, len(case.z1))
     return Diagnosis(subject, in_order(found), numbers, unknown)
+
+
+def _of_loss(objective: Any, temperature: float | None) -> tuple[str, float | None]:
+    """The name of an objective, and its temperature if none was given and it holds one."""
+    if isinstance(objective, str):
+        return objective, temperature
+    if not isinstance(objective, nn.Module):
+        raise ValueError(f"objective={objective!r} is not an objective; pass a loss or its name")
+    loss = getattr(objective, "_orig_mod", objective)  # within torch.compile
+    name, held = type(loss).__name__, cast(Any, getattr(loss, "temperature", None))
+    by_model = {name for one in OBJECTIVES.values() for name in one.scaled_by_model}
+    one_number = isinstance(held, Real) or (isinstance(held, Tensor) and held.numel() == 1)
+    if temperature is None and one_number and name not in by_model:
+        return name, float(held)
+    return name, temperature
 
 
 def _check_numbers(n: int, temperature: float | None, batch_size: int | None) -> None:
