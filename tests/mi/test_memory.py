@@ -181,7 +181,7 @@ def _sparse(share, rows, seed):
     return x, y
 
 
-@pytest.mark.parametrize("share", [0.5, 0.9])
+@pytest.mark.parametrize("share", [pytest.param(0.5, marks=pytest.mark.slow), 0.9])
 def test_blocks_and_the_memory_count_rows_of_the_file(share):
     x, y = _sparse(share, 20_000, 1)
     whole = memory_of(*_sparse(0.0, 20_000, 1)).length

@@ -180,7 +180,10 @@ def _one_thread(monkeypatch):
 
 
 @pytest.mark.usefixtures("_one_thread")
-@pytest.mark.parametrize("processes, devices", [(1, []), (2, ["--devices", "2"])])
+@pytest.mark.parametrize(
+    "processes, devices",
+    [(1, []), pytest.param(2, ["--devices", "2"], marks=pytest.mark.slow)],
+)
 def test_ctrl_c_saves_and_tells_how_to_go_on(processes, devices, tmp_path):
     typed = ["train", "digits", "--name", "long", "--batch-size", "32", *devices]
     process = Forked(*typed, *FOREVER, session=True)
