@@ -225,6 +225,23 @@ def test_a_controller_keeps_its_precision_when_its_loss_is_cast(dtype):
     assert float(fixed()) == float(torch.tensor(0.07))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_a_controller_keeps_its_precision_when_a_state_is_assigned(dtype):
+    loss_fn = driven(FlatNCE(temperature=EssController(0.3)), 3)
+    state = {
+        name: v.to(dtype) if v.is_floating_point() else v
+        for name, v in loss_fn.state_dict().items()
+    }
+    assigned, copied = FlatNCE(EssController(0.3)), FlatNCE(EssController(0.3))
+    assigned.load_state_dict(state, assign=True)
+    copied.load_state_dict(state)
+    wide = torch.promote_types(dtype, torch.float32)
+    assert assigned.temperature_source.beta.dtype == wide
+    assert state["temperature_source.beta"].dtype == dtype  # the state itself does not change
+    driven(assigned, 20), driven(copied, 20)
+    assert float(assigned.temperature) == pytest.approx(float(copied.temperature), rel=FLOAT32)
+
+
 def test_a_controller_is_widened_with_its_loss():
     source = FlatNCE(EssController(0.3)).double().temperature_source
     assert source.beta.dtype == torch.float64

@@ -7,6 +7,7 @@ So while compiling, the copy is an operator that the compiler does not recompute
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from jaxtyping import Shaped
@@ -28,6 +29,15 @@ class PreciseState(nn.Module):
                 wide = torch.promote_types(after.dtype, held.dtype)
                 self._buffers[name] = held.to(after.device, wide)
         return self
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Widen saved buffers: ``load_state_dict(assign=True)`` would take their precision."""
+        wide = dict(state_dict)
+        for name, held in self._buffers.items():
+            saved = state_dict.get(prefix + name)
+            if held is not None and isinstance(saved, Tensor):
+                wide[prefix + name] = saved.to(torch.promote_types(saved.dtype, held.dtype))
+        super()._load_from_state_dict(wide, prefix, *rest)
 
 
 @torch.library.custom_op("flatnce::copy_buffer", mutates_args=())
