@@ -27,6 +27,7 @@ from flatnce.core import faults
 from flatnce.core.objectives.base import Objective
 from flatnce.functional import Contrast
 from flatnce.integrations.lightly import FlatNCELoss
+from flatnce.integrations.recorder import Recorder
 from forked import Forked
 from layouts import random
 from once import once
@@ -248,6 +249,20 @@ def unequal_steps(share: Share) -> float:
     return monitor.compute()["loss"]
 
 
+def steps_elsewhere(share: Share) -> list[dict[str, float]]:
+    """Only the first process takes a step; what do a monitor and a recorder read here?"""
+    monitor, loss_fn, recorder = Monitor(), FlatNCE(), Recorder()
+    recorder.watch(loss_fn)
+    if share.rank == 0:
+        loss_fn(view(1), view(2))
+        monitor.update(loss_fn.last)
+        recorder.take()
+    found = monitor.compute(step=1)
+    del found["steps"]  # of this process
+    read = recorder.read(1), recorder.read(2)
+    return [found, *({k: v for k, v in one.items() if k != "flatnce/verdict"} for one in read)]
+
+
 def fault_elsewhere(share: Share) -> str:
     """Only the last process meets a NaN; what does reading the monitor say here?"""
     monitor, loss_fn = Monitor(), FlatNCE()
@@ -302,6 +317,7 @@ def run(share: Share) -> dict[str, Any]:
     found |= {objective: train(share, objective) for objective in OBJECTIVES}
     found |= {"potentials apart": potentials_apart(share), "ess apart": ess_apart(share)}
     found["steps"] = unequal_steps(share)
+    found["steps elsewhere"] = steps_elsewhere(share)
     found["fault elsewhere"] = fault_elsewhere(share)
     if share.world > 1:
         found |= {f"temperature {name}": temperatures(share, name) for name in TEMPERATURES}

@@ -334,6 +334,20 @@ def test_an_interval_ends_with_compute_unless_it_goes_on():
     assert monitor.history == [first, unfinished, second]
 
 
+def test_steps_of_an_interval_that_goes_on_are_counted_once():
+    monitor = Monitor()
+    watched(monitor, steps=2)
+    monitor.compute(step=100)
+    for expected in (102, 104):
+        watched(monitor, steps=2)
+        assert monitor.compute(reset=False)["step"] == expected
+    watched(monitor, steps=2)
+    interval = monitor.close()
+    assert monitor.compute(interval=interval)["step"] == 106
+    watched(monitor, steps=2)
+    assert monitor.compute()["step"] == 108
+
+
 def test_an_interval_that_was_closed_is_read_while_the_next_one_goes_on():
     monitor, alone = Monitor(), Monitor()
     watched(monitor, steps=4)
@@ -412,6 +426,16 @@ def test_a_monitor_keeps_its_precision_when_its_model_is_cast(cast, rows):
     copied = deepcopy(model["monitor"])
     assert [held.dtype for held in copied.buffers()] == [held.dtype for held in plain.buffers()]
     assert copied.compute() == plain.compute()
+
+
+def test_a_monitor_keeps_its_precision_when_a_state_is_assigned():
+    monitor, saved = Monitor(), Monitor()
+    watched(saved, steps=3)
+    state = saved.state_dict()
+    half = {k: v.bfloat16() if k in ("totals", "gram") else v for k, v in state.items()}
+    monitor.load_state_dict(half, assign=True)
+    assert monitor.totals.dtype == monitor.gram.dtype == torch.float64
+    assert torch.equal(monitor.totals, half["totals"].double())
 
 
 def test_a_cast_monitor_still_moves_to_a_device():

@@ -123,6 +123,14 @@ def test_processes_that_took_different_numbers_of_steps_are_weighed_by_them(resu
     assert first == second == pytest.approx(alone, rel=1e-12)
 
 
+def test_a_process_without_a_step_reads_those_of_the_others(results):
+    first, second, alone = (found["steps elsewhere"] for found in results)
+    assert {"loss", "uniformity", "effective_rank"} <= set(alone[0])
+    assert alone[1]["flatnce/loss"] == alone[0]["loss"] and alone[2] == {}
+    for one, two, whole in zip(first, second, alone, strict=True):
+        assert one == two == pytest.approx(whole, rel=1e-12)
+
+
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_a_fault_of_one_process_is_raised_on_all(place, results):
     assert results[place]["fault elsewhere"].startswith("nonfinite: ")

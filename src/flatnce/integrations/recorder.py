@@ -89,7 +89,7 @@ class Recorder:
         """Means since the last reading and the kind of verdict; empty without a step."""
         logged: dict[str, float | int | str] = {}
         for name, monitor in self.monitors.items():
-            if not int(monitor.steps):
+            if not float(distributed.mean(monitor.steps.double())):
                 continue
             middle = f"{name}/" if len(self.monitors) > 1 else ""
             numbers = monitor.compute(step=step)

@@ -125,6 +125,7 @@ class Interval:
     sums: Tensor  # means over processes of totals and steps; own steps
     gram: Tensor  # second moments of the embeddings
     done: torch.cuda.Event | None  # after which all have arrived
+    counted: int  # own steps that the last record contains already
 
     def arrived(self) -> bool:
         """Whether it can be read without waiting."""
@@ -185,6 +186,7 @@ class Monitor(PreciseState):
         self.register_buffer("faults", torch.zeros(len(faults.FAULTS), dtype=torch.bool))
         self.register_buffer("gram", torch.zeros((0, 0), dtype=torch.float64))
         self._waiting: list[_Step] = []
+        self._counted = 0
         self.history: list[dict[str, float | int]] = []
         self.objective = ""
 
@@ -245,9 +247,11 @@ class Monitor(PreciseState):
             found["effective_rank"] = taken.rank()
         numbers: dict[str, float | int] = {k: v for k, v in found.items() if not math.isnan(v)}
         before = int(self.history[-1]["step"]) if self.history else 0
-        numbers["step"] = before + int(own) if step is None else step
+        numbers["step"] = before - taken.counted + int(own) if step is None else step
         numbers["steps"] = int(own)
         self.history.append(numbers)
+        if interval is None and not reset:
+            self._counted = int(own)
         return numbers
 
     @torch.no_grad()
@@ -259,7 +263,11 @@ class Monitor(PreciseState):
         # Every collective is here, and every raise in compute: all processes then raise, and none
         # waits. They may have taken different numbers of steps, so totals and steps are averaged.
         self._take_waiting()
-        device = self.totals.device
+        device, counted = self.totals.device, self._counted
+        if self.rows and distributed.is_active():
+            widths = distributed.gather(self.steps.new_full((1,), len(self.gram)))
+            if not len(self.gram):  # no sample has been seen here
+                self._fit_gram(int(widths.max()))
         flags = distributed.mean(self.faults.to(torch.float32)) > 0
         both = distributed.mean(torch.cat([self.totals, self.steps[None]]))
         gram = distributed.mean(self.gram)
@@ -270,7 +278,7 @@ class Monitor(PreciseState):
         self.faults.zero_()  # each fault is raised once
         if reset:
             self.reset()
-        return Interval(*sent, gram, done)
+        return Interval(*sent, gram, done, counted)
 
     def verdict(self, epoch: float | None = None) -> Verdict:
         """A verdict in words on the history of :meth:`compute`.
@@ -284,6 +292,7 @@ class Monitor(PreciseState):
     def reset(self) -> None:
         """Begin a new interval; the history stays."""
         self._waiting.clear()
+        self._counted = 0
         for buffer in (self.totals, self.steps, self.faults, self.gram):
             buffer.zero_()
 
