@@ -67,17 +67,17 @@ def test_the_words_on_targets_and_losses_are_of_the_records(study):
     assert ends == {(0.81, 2.4)} and "ends at a gain\n   of 0.81 and 2.4 of 4.1 nats" in which
     own = accuracies(found, "FlatNCE", 32).values()
     large, ours = (mean_at_128(found, arm) for arm in ("InfoNCE", "FlatNCE"))
-    assert f"reaches {large} % (linear, three seeds)" in which
+    assert f"reaches {large} % (linear, five seeds)" in which
     assert f"at batch 32 ({sum(own) / len(own):.2f}, five seeds)" in which
     assert f"At 128 FlatNCE has {ours}, {at_128(found, 'FlatNCE', 'InfoNCE', '+')}" in which
 
 
-def mean_at_128(found, arm, seeds=3):
+def mean_at_128(found, arm):
     """The mean linear accuracy of an arm at batch 128, whose seeds the pages name."""
     from hypotheses import accuracies
 
     values = accuracies(found, arm, 128).values()
-    assert len(values) == seeds, "the pages name three seeds at batch 128"
+    assert len(values) == 5, "the pages name five seeds at batch 128"
     return f"{sum(values) / len(values):.2f}"
 
 
@@ -90,7 +90,7 @@ def at_128(found, ours, theirs, sign=""):
 
 
 def test_the_differences_at_batch_128_are_those_of_the_records(study):
-    from hypotheses import accuracies
+    from hypotheses import accuracies, difference
 
     found = list(study[0].read_all(STUDY / "records").values())
     page = (STUDY / "README.md").read_text(encoding="utf-8")
@@ -100,10 +100,28 @@ def test_the_differences_at_batch_128_are_those_of_the_records(study):
         own, other = (accuracies(found, arm, 128) for arm in (ours, theirs))
         each = listed([own[seed] - other[seed] for seed in sorted(own)], "{:.2f}")
         assert f"- {ours} minus {theirs}: {each}, mean {at_128(found, ours, theirs)}" in page
-    results = (STUDY.parents[1] / "docs" / "results.md").read_text(encoding="utf-8")
-    assert f"({mean_at_128(found, 'InfoNCE')}, three seeds)" in results
+    results, temperature = (
+        " ".join((STUDY.parents[1] / "docs" / name).read_text(encoding="utf-8").split())
+        for name in ("results.md", "temperature.md")
+    )
     above = at_128(found, "FlatNCE", "InfoNCE").replace(" (", " above InfoNCE (")
-    assert f"At batch 128 FlatNCE is {above}" in results
+    with_target = at_128(found, "FlatNCE-ESS", "InfoNCE")
+    assert f"where InfoNCE is best: {above}, and {with_target} with the ESS target" in results
+    assert f"({mean_at_128(found, 'InfoNCE')}, five seeds)" in results
+    level = at_128(found, "FlatNCE-ESS", "FlatNCE")
+    named = level.replace(" (", " above FlatNCE's tuned temperature (")
+    assert f"At batch 128 it is {named}" in results
+    assert f"and at batch 128 +{level}" in temperature
+    one = difference(found, ("InfoNCE", 128), ("InfoNCE-ESS", 128))
+    below = f"({one.low:.2f} to {one.high:.2f}".replace("-", "−")
+    assert f"{one.mean:.2f} below InfoNCE's tuned temperature there {below})" in results
+    assert f"{one.mean:.2f} points below its tuned temperature at batch 128 {below}" in temperature
+    nearest = difference(found, ("InfoNCE", 128), ("InfoNCE-ESS", 128), "knn_20")
+    assert f"in all five seeds, by {nearest.mean:.2f} on average" in page
+    small = difference(found, ("FlatNCE-ESS", 32), ("InfoNCE", 128))
+    interval = f"({small.low:.2f} to {small.high:.2f})".replace("-", "−")
+    assert f"batch 32 is {-small.mean:.2f} below it {interval}" in results
+    assert f"mean {small.mean:.2f} {interval}".replace("-", "−") in page
 
 
 @pytest.mark.slow
@@ -146,9 +164,10 @@ def test_the_row_of_the_readme_gives_what_speaks_against_it(study):
     readme = (STUDY.parents[1] / "README.md").read_text(encoding="utf-8")
     (row,) = [line for line in readme.splitlines() if "(benchmarks/image_study/README.md)" in line]
     info, flat = (mean_at_128(found, arm) for arm in ("InfoNCE", "FlatNCE"))
-    assert f"**InfoNCE at batch 128 reaches {info}** (three seeds)" in row
+    assert f"**InfoNCE at batch 128, its best, reaches {info}** (five seeds)" in row
     between = at_128(found, "FlatNCE", "InfoNCE", "+").replace(" (", ", ").rstrip(")")
-    assert f"there FlatNCE has {flat} ({between})" in row
+    target = mean_at_128(found, "FlatNCE-ESS")
+    assert f"there FlatNCE has {flat} ({between}) and {target} with the same ESS target" in row
 
 
 def test_every_record_carries_the_key_of_its_config(study):
