@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 from torchvision import datasets
 
+from flatnce.messages import FlatnceWarning
 from flatnce.pretrain.data import (
     CATALOG,
     DamagedData,
@@ -363,6 +364,7 @@ def test_classes_are_numbered_by_the_sorted_names_of_their_folders(photos):
     assert found.labels.bincount().tolist() == [3, 2]
 
 
+@pytest.mark.filterwarnings("ignore:left out. 1 image")
 def test_val_is_the_test_part_unless_test_has_classes(photos):
     assert len(load(str(photos), "test")) == 2
     with pytest.raises(ValueError, match=r"has train, test; .*holdout"):
@@ -397,6 +399,38 @@ def test_images_without_folders_have_no_labels(tmp_path):
         Image.new("RGB", (8, 8)).save(tmp_path / f"{number}.png")
     found = load(str(tmp_path) + "/", "train")
     assert len(found) == 3 and found.labels.tolist() == [-1, -1, -1]
+
+
+def test_parts_without_class_folders_have_no_labels(tmp_path):
+    for part, number in {"train": 3, "val": 2, "test": 1}.items():
+        for place in range(number):
+            write_image(tmp_path / part / f"{place}.png")
+    for part, number in {"train": 3, "validation": 2, "test": 1}.items():
+        found = load(str(tmp_path), part)
+        assert len(found) == number and found.labels.tolist() == [-1] * number
+
+
+def test_a_single_class_folder_is_no_label(tmp_path):
+    write_folder(tmp_path, {"all": 3})
+    found = load(str(tmp_path))
+    assert found.labels.tolist() == [-1, -1, -1] and found.classes == ("unlabelled",)
+
+
+def test_a_part_beside_the_class_folders_is_not_a_class(tmp_path):
+    write_folder(tmp_path, {"cat": 1, "zebra": 2})
+    write_folder(tmp_path / "val", {"cat": 1, "zebra": 1})
+    assert load(str(tmp_path)).classes == load(str(tmp_path), "test").classes == ("cat", "zebra")
+    assert load(str(tmp_path)).labels.tolist() == [0, 1, 1]
+    write_folder(tmp_path / "val", {"emu": 1})
+    with pytest.raises(DamagedData, match=r"would not agree: emu; .*class folders"):
+        load(str(tmp_path), "test")
+
+
+def test_images_beside_the_class_folders_are_named_as_left_out(tmp_path):
+    write_folder(tmp_path, {"cat": 1, "dog": 2})
+    write_image(tmp_path / "1.png")
+    with pytest.warns(FlatnceWarning, match="left out: 1 image beside the class folders of"):
+        assert len(load(str(tmp_path))) == 3
 
 
 def test_a_pipe_a_device_and_a_very_long_image_are_not_read(tmp_path):

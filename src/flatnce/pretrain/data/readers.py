@@ -13,10 +13,12 @@ import gzip
 import os
 import re
 import tarfile
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from glob import glob
+from itertools import islice
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -26,6 +28,7 @@ from torch import Tensor
 
 from flatnce.extras import require_extra
 from flatnce.files import open_plain
+from flatnce.messages import FlatnceWarning, counted
 from flatnce.pretrain.data.batches import holdout, shuffled_classes
 from flatnce.pretrain.data.catalog import DamagedData, Entry, MissingData, data_root, find, is_path
 from flatnce.pretrain.data.image_set import FolderSet, ImageSet, member_path
@@ -134,7 +137,8 @@ def image_folder(path: str | Path, split: str) -> FolderSet:
     Classes are numbered by the sorted names of their folders, and files are sorted. ``val`` (or
     ``valid``, ``validation``) is the test split if there is no ``test`` with class folders, as
     with ImageNet, whose test images have no labels; otherwise it is the validation split. A
-    folder without these is all ``train``. Images outside a class folder have no label (-1).
+    folder without these is all ``train``. The images of a single class folder, or of a folder
+    without any, have no label (-1); those beside several class folders are left out.
 
     Or tar shards: ``train-{000..009}.tar``, whose images are all ``train``; or a folder of shards,
     whose splits are told from the beginnings of their names, ``train-000.tar``, ``val-000.tar``.
@@ -152,19 +156,23 @@ def image_folder(path: str | Path, split: str) -> FolderSet:
             f"split={split!r}: {folder} has {', '.join(parts)}; hold a part of train out with "
             "flatnce.pretrain.data.holdout"
         )
-    name, classes = folder.resolve().name, _subfolders(parts[split])
-    if not classes:
-        paths = tuple(image_files(parts[split]))
-        if not paths:
-            raise MissingData(f"{parts[split]} holds neither images nor folders of them")
-        return FolderSet(paths, torch.full((len(paths),), -1), ("unlabelled",), name, split)
-    differing = sorted(set(classes) ^ set(_subfolders(parts["train"])))
-    if differing and parts["train"] != folder:
+    name, classes = folder.resolve().name, _classes(parts, split)
+    differing = sorted(set(classes) ^ set(_classes(parts, "train")))
+    if differing:
         raise DamagedData(
             f"{parts[split]} and {parts['train']} have different class folders, so their labels "
-            f"would not agree: {', '.join(differing[:3])}"
+            f"would not agree: {', '.join(differing[:3])}; give both the same class folders"
         )
+    outside = image_files(parts[split], deep=False)
+    if classes and outside:
+        said = f"left out: {counted(len(outside), 'image')} beside the class folders of"
+        warnings.warn(f"{said} {parts[split]}", FlatnceWarning, stacklevel=2)
     paths, labels = files_by_class(parts[split] / name for name in classes)
+    if len(classes) < 2:  # there is nothing to tell apart
+        paths = paths or tuple(outside)
+        if not paths:
+            raise MissingData(f"{parts[split]} holds neither images nor folders of them")
+        labels, classes = torch.full((len(paths),), -1), ["unlabelled"]
     return FolderSet(paths, labels, tuple(classes), name, split)
 
 
@@ -189,10 +197,10 @@ def files_by_class(folders: Iterable[Path]) -> tuple[tuple[str, ...], Tensor]:
     return tuple(paths), torch.tensor(labels)
 
 
-def image_files(folder: Path) -> list[str]:
-    """The image files below a folder, sorted."""
+def image_files(folder: Path, deep: bool = True) -> list[str]:
+    """The image files in a folder and, by default, in the folders below it, sorted."""
     found = []
-    for place, _, files in os.walk(folder):
+    for place, _, files in islice(os.walk(folder), None if deep else 1):
         found += [
             os.path.join(place, file)
             for file in files
@@ -202,12 +210,13 @@ def image_files(folder: Path) -> list[str]:
 
 
 def _parts(folder: Path) -> dict[str, Path]:
-    """The folder of each split."""
-    found = {"train": folder}
+    """The folder of each split; those without class folders count if that of train has none."""
+    found, train = {"train": folder}, folder / "train"
+    unlabelled = bool(image_files(train, deep=False)) and not _subfolders(train)
     for split, names in PARTS.items():
-        for name in reversed(names):
-            if _subfolders(folder / name):
-                found[split] = folder / name
+        for place in (folder / name for name in reversed(names)):
+            if _subfolders(place) or (unlabelled and image_files(place, deep=False)):
+                found[split] = place
     if "validation" in found and "test" not in found:
         found["test"] = found.pop("validation")
     return found
@@ -226,6 +235,12 @@ def _shards(path: str | Path) -> dict[str, list[str]]:
     if "validation" in found and "test" not in found:
         found["test"] = found.pop("validation")
     return found or ({"train": every} if every else {})
+
+
+def _classes(parts: dict[str, Path], split: str) -> list[str]:
+    """The class folders of a split, which are not folders of other splits."""
+    place = parts[split]
+    return [name for name in _subfolders(place) if place / name not in parts.values()]
 
 
 def _subfolders(folder: Path) -> list[str]:
