@@ -527,6 +527,16 @@ def test_transfer_without_any_set_to_transfer_to_is_refused_before_training(tmp_
     assert not list(tmp_path.iterdir())
 
 
+def test_transfer_of_recorded_runs_without_any_set_to_transfer_to_is_refused(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("FLATNCE_DATA", str(tmp_path / "none"))
+    store = Store(tmp_path / "store", [Path(__file__).parents[2] / store_module.COMMITTED])
+    with pytest.raises(MissingData, match=r"none of the sets.*flatnce data cifar100"):
+        reproduce("table-transfer", Setting("small"), tmp_path / "out", store=store)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("typed", [["demo"], ["reproduce", "fig-mi"]])
 def test_a_folder_that_another_process_writes_is_refused(typed, tmp_path, capsys):
     out = tmp_path / "out"

@@ -229,7 +229,8 @@ def transfer(runs: Runs) -> Findings:
         charts += chart("bars", heading, axis("data set"), y, bars, categories=here)
     words = {}
     if missing:
-        words["Not on disk"] = f"{', '.join(missing)}; fetch with `flatnce data NAME`."
+        sets = ", ".join(missing)
+        words["Not on disk"] = f"no result on {sets}; fetch with `flatnce data NAME`."
     return Findings(rows, charts, words)
 
 

@@ -61,8 +61,7 @@ def reproduce(
     began, place = time.perf_counter(), Path(out)
     experiment = find_experiment(name)
     plan = plan_runs(experiment, setting)
-    missing = [run for run in map(store.find, plan) if run.record is None]
-    log = _open(place, experiment, setting, missing)
+    log = _open(place, experiment, setting, [store.find(run) for run in plan])
     runs: list[TrainingRun] = []
     if experiment.shows:
         records = [_record_of_all(experiment, setting, store, announce)]
@@ -126,7 +125,7 @@ def _of_runs(
     def complete(need: str) -> tuple[Findings, list[TrainingRun]]:
         missing = [run for run in map(store.find, plan) if getattr(run, need) is None]
         if missing:
-            _check_data(experiment, setting, missing)
+            _check_data(experiment, setting, [replace(run, record=None) for run in missing])
             store.train(missing, progress)
         runs = [store.find(run) for run in plan]
         return analyse(experiment, runs, setting), runs
@@ -141,11 +140,14 @@ def _of_runs(
 
 
 def _check_data(experiment: Experiment, setting: Setting, runs: Sequence[TrainingRun]) -> None:
-    """Raise if runs are to be trained without their images, or without any set to transfer to."""
-    sets = setting.pick(experiment.sets) if runs and experiment.sets else []
-    if sets and len(missing_sets(sets)) == len(sets):
+    """Raise if the images to train on are missing, or every set to transfer to."""
+    sets = setting.pick(experiment.sets) if experiment.sets else []
+    done = (one for run in runs if run.record for one in run.record["evaluations"])
+    recorded = {name for one in done for name in one.get("asked", {}).get("data", ())}
+    if sets and not recorded.intersection(sets) and len(missing_sets(sets)) == len(sets):
         raise MissingData(MESSAGES["no_transfer"].format(sets=", ".join(sets), first=sets[0]))
-    for reason in missing_sets([run.config.data.data for run in runs[:1]]).values():
+    data = [run.config.data.data for run in runs if run.record is None]
+    for reason in missing_sets(data[:1]).values():
         raise MissingData(MESSAGES["no_images"].format(reason=reason))
 
 
@@ -237,7 +239,7 @@ def amount_of_work(plan: Sequence[TrainingRun]) -> str:
 
 
 def _open(
-    place: Path, experiment: Experiment, setting: Setting, missing: Sequence[TrainingRun]
+    place: Path, experiment: Experiment, setting: Setting, runs: Sequence[TrainingRun]
 ) -> RunLog | None:
     """Make the folder; None if it holds an earlier result, which stays until the new one."""
     config = {"recipe": experiment.name, "scale": setting.scale}
@@ -246,5 +248,5 @@ def _open(
         words = ", ".join(f"{name} {value}" for name, value in there.config.items())
         said = {"place": str(place), "kind": there.kind, "config": words}
         raise ValueError(MESSAGES["other_run"].format(**said))
-    _check_data(experiment, setting, missing)
+    _check_data(experiment, setting, runs)
     return RunLog(place, kind=KIND, config=config, seeds=setting.seeds) if there is None else None
