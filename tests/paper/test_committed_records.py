@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from statistics import fmean, stdev
 
 import pytest
 
@@ -19,7 +20,7 @@ FOLDER = Path(__file__).parents[2] / COMMITTED
 
 DRAWN = [(name, "smoke") for name in EXPERIMENTS] + [
     (name, "small")
-    for name in ("fig-mi", "fig-ess", "table-1", "primal-dual", "table-cost", "fig-holder")
+    for name in "fig-mi fig-ess table-linear table-1 primal-dual table-cost fig-holder".split()
 ]
 """Experiment and scale of what needs no training in a clone."""
 
@@ -68,6 +69,33 @@ def test_the_page_of_experiments_quotes_figures_1_and_5(committed, tmp_path):
         for row in read_run(out).results["rows"]:
             cell = row["measures"][measure]
             assert form.format(cell["mean"], cell["sd"]) in page
+
+
+def test_the_page_of_experiments_quotes_tables_2_and_s3(committed, tmp_path):
+    page = (FOLDER.parents[2] / "docs" / "reproduce.md").read_text(encoding="utf-8")
+    out = reproduce("table-linear", Setting("small"), tmp_path / "out", store=committed)
+    rows = read_run(out).results["rows"]
+    columns = list(rows[0]["measures"])
+    by_objective = {}
+    for row in rows:
+        by_objective.setdefault(row["variables"]["objective"], []).append(row["measures"])
+    for column, digits in zip(columns, ("± {:.2f} %", "± {:.2f} %", "%"), strict=True):
+        ends = [measures[-1][column] for measures in by_objective.values()]
+        for end in ends:
+            shown = f"{100 * end['mean']:.2f} " + digits.format(100 * end["sd"])
+            assert shown in page
+    for column in columns[:2]:  # ahead at each checkpoint
+        infonce, flatnce = by_objective["infonce"], by_objective["flatnce"]
+        for one, other in zip(infonce, flatnce, strict=True):
+            assert one[column]["mean"] < other[column]["mean"]
+        apart = [
+            own - other
+            for own, other in zip(
+                flatnce[-1][column]["values"], infonce[-1][column]["values"], strict=True
+            )
+        ]
+        assert min(apart) > 0
+        assert f"{100 * fmean(apart):.2f} ± {100 * stdev(apart):.2f}" in page
 
 
 def test_no_committed_record_is_left_over(committed):
