@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import layouts
 import reference
-from flatnce import EssController, FlatNCE, InfoNCE, Monitor
+from flatnce import DHEL, EssController, FlatNCE, InfoNCE, Monitor
 from flatnce import functional as F
 from flatnce.core.contrast import Contrast
 from flatnce.core.diagnostics import Snapshot, Verdict, verdict_on
@@ -445,6 +445,31 @@ def test_a_cast_monitor_still_moves_to_a_device():
     assert {held.device.type for held in moved.to_empty(device="cpu").buffers()} == {"cpu"}
 
 
+LAYOUTS = {
+    "two_view": FlatNCE(5.0),
+    "two_tower": FlatNCE(5.0, layout="two_tower"),
+    "two_tower, ids": FlatNCE(5.0, layout="two_tower"),
+    "own_view": DHEL(5.0),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_monitors_verdict_proposes_only_what_its_layout_takes(layout):
+    loss_fn, monitor = LAYOUTS[layout], Monitor()
+    ids = {"ids": torch.arange(8)} if layout.endswith("ids") else {}
+    for step in range(100):
+        loss_fn(random(8, 4, seed=step), random(8, 4, seed=step + 1), **ids)
+        monitor.update(loss_fn.last)
+    monitor.compute()
+    resumed = Monitor()
+    resumed.load_state_dict(saved_and_loaded(monitor.state_dict()))
+    assert resumed.verdict() == monitor.verdict() and monitor.verdict().kind == "uniform"
+    assert ("EssController" in monitor.verdict().message) == (layout == "two_view")
+    monitor.history[-1]["gain"] = 0.01
+    assert monitor.verdict().kind == "saturated"
+    assert ("KeyQueue" in monitor.verdict().message) == (layout == "two_view")
+
+
 def saved_by_the_version_before(monitor: Monitor) -> dict:
     """A state with totals in a fixed order and without names; the ESS was the paper's form."""
     state = monitor.state_dict()
@@ -652,6 +677,9 @@ def test_a_controller_is_not_advised_where_the_scale_is_learned(kind, start):
         remedies = verdict_on([record(1, kind)], name).remedies
         assert f"learned scale start at a {start} temperature" in remedies[0]
         assert not any("EssController" in remedy for remedy in remedies)
+    for name in ("SigLIP", "ClipLoss"):
+        remedies = verdict_on([record(1, "saturated")], name).remedies
+        assert not any("raise the temperature" in remedy for remedy in remedies)
     for name in {*OBJECTIVES} - learned:
         assert "EssController" in verdict_on([record(1, kind)], name).remedies[0]
 

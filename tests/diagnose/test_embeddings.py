@@ -197,6 +197,7 @@ def test_no_ess_target_is_proposed_for_two_towers(temperature, way, objective):
     found = doctor(*pair(cosine=0.6), temperature=temperature, **options)
     assert any(kind.startswith("temperature too") for kind in found.kinds)
     assert not re.search("EssController|an ESS of|CIFAR", " ".join(str(found).split()))
+    assert "KeyQueue" not in str(found)  # two towers take no queue
     assert found.numbers["temperature_for_good_ess"] is None
     assert re.search(way, found.findings[-1].remedies[0])
 

@@ -288,7 +288,7 @@ def _on_batches(case: Case, numbers: dict[str, Any]) -> list[Finding]:
         there = verdicts_on([record_of(case, better)])
         idle = "not learning" in {verdict.kind for verdict in there}
     available = min(len(case.z1), case.z1.shape[1])
-    found = findings_on([record], case.objective, available=available, idle=idle)
+    found = findings_on([record], case.objective, case.layout, available=available, idle=idle)
     return [_with_more(one, numbers, case, better) for one in found]
 
 
@@ -304,8 +304,6 @@ def _with_more(one: Finding, numbers: dict[str, Any], case: Case, better: float 
             one = replace(one, remedies=one.remedies[far:])
     if case.layout == "two_tower":  # the targets of the ESS hold for images only
         more = ""
-        kept = tuple(said.partition(", or let EssController")[0] for said in one.remedies)
-        one = replace(one, remedies=kept)
     if "collapse" in one.kind and "uniformity_z2" in numbers:
         more = f"; uniformity is {numbers['uniformity_z1']:.2f} in z1 and "
         more += f"{numbers['uniformity_z2']:.2f} in z2"

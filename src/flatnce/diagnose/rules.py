@@ -45,6 +45,7 @@ def judgeable(records: Sequence[Numbers]) -> list[Numbers]:
 def findings_on(
     history: Sequence[Numbers],
     objective: str = "",
+    layout: str = "two_view",
     *,
     available: int | None = None,
     idle: bool | None = None,
@@ -55,7 +56,7 @@ def findings_on(
     learned at a better temperature. None is unknown.
     """
     last = history[-1]
-    verdicts = verdict.verdicts_on(history, objective)
+    verdicts = verdict.verdicts_on(history, objective, layout)
     if verdicts and verdicts[0].kind == "failed":
         one = verdicts[0]
         return [Finding(one.kind, f"{one.evidence} at the end", one.remedies, one.since)]
@@ -76,9 +77,10 @@ def findings_on(
     if 0 < count < FEW_NEGATIVES:
         ceiling = last["mi_ceiling"]
         few = finding("too few negatives", count=count, ceiling=ceiling, least=FEW_NEGATIVES)
-        found.append(few.without("use FlatNCE") if gradient_lives(objective) else few)
+        few = few.without("use FlatNCE") if gradient_lives(objective) else few
+        found.append(few if layout == "two_view" else few.without("KeyQueue"))
     if outside:
-        first = verdict.remedies_of(outside, objective)[0]
+        first = verdict.remedies_of(outside, objective, layout)[0]
         ends: dict[str, Any] = {"lowest": LOWEST_TEMPERATURE, "highest": HIGHEST_TEMPERATURE}
         found.append(finding(_NAMES[outside], temperature=temperature, first=first, **ends))
     if available is not None and "collapsed" not in kinds and verdict.has_evidence(history):

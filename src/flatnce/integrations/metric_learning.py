@@ -87,7 +87,7 @@ class FlatNCELoss(losses.GenericPairLoss):
         values = torch.where(contrast.count > 0, values + (shown - values.detach()), 0.0)
         read, cosines = contrast.detach(), type(self.distance) is CosineSimilarity
         loss = read.reduce(values.detach())
-        self._last = Snapshot(read, loss, objective="FlatNCE", unit_rows=cosines)
+        self._last = Snapshot(read, loss, None, "FlatNCE", cosines, "labelled")
         for name in ("ess", "gain", "mi") if self.collect_stats else ():
             setattr(self, name, getattr(self.last, name).item())
         pairs = {"losses": values, "indices": (anchor, positive), "reduction_type": "pos_pair"}

@@ -64,13 +64,14 @@ class Snapshot:
     embeddings: Float[Tensor, "b d"] | None = field(default_factory=lambda: None, repr=False)
     objective: str = ""  #: name of the objective
     unit_rows: bool = True  #: whether scores are cosines over the temperature
+    layout: str = "two_view"  #: name of its layout
     rows: PlainRows | None = field(default=None, init=False, repr=False)
 
     @staticmethod
-    def of_rows(rows: PlainRows, objective: str, unit_rows: bool) -> "Snapshot":
+    def of_rows(rows: PlainRows, **known: Any) -> "Snapshot":
         """The batch of a loss in closed form; contrast and loss are computed when read."""
         found = object.__new__(Snapshot)
-        found.__dict__.update(rows=rows, objective=objective, unit_rows=unit_rows)
+        found.__dict__.update(rows=rows, **known)
         return found
 
     def __getattr__(self, name: str) -> Any:
@@ -188,7 +189,7 @@ class Monitor(PreciseState):
         self._waiting: list[_Step] = []
         self._counted = 0
         self.history: list[dict[str, float | int]] = []
-        self.objective = ""
+        self.objective, self.layout = "", "two_view"
 
     def update(self, last: Snapshot | Contrast) -> None:
         """Add one step.
@@ -203,7 +204,7 @@ class Monitor(PreciseState):
         if self.totals.device != like.device:
             self.to(like.device)
         if isinstance(last, Snapshot):
-            self.objective = last.objective
+            self.objective, self.layout = last.objective, last.layout
         if faults.must_not_read(like) or faults.is_transformed(like):
             self._take([step])
         else:
@@ -287,7 +288,7 @@ class Monitor(PreciseState):
         """
         known = {} if epoch is None else {"epoch": epoch}
         history = [*self.history[:-1], *({**last, **known} for last in self.history[-1:])]
-        return verdict_on(history, self.objective)
+        return verdict_on(history, self.objective, self.layout)
 
     def reset(self) -> None:
         """Begin a new interval; the history stays."""
@@ -298,11 +299,13 @@ class Monitor(PreciseState):
 
     def get_extra_state(self) -> dict[str, Any]:
         """Plain data beside the buffers, for a state dict."""
-        return {"history": self.history, "objective": self.objective, "means": list(MEANS)}
+        known = {"objective": self.objective, "layout": self.layout}
+        return {"history": self.history, "means": list(MEANS), **known}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Restore what :meth:`get_extra_state` gave."""
         self.history, self.objective = list(state["history"]), state["objective"]
+        self.layout = state.get("layout", "two_view")
 
     def _save_to_state_dict(self, *arguments: Any) -> None:
         self._take_waiting()

@@ -67,13 +67,13 @@ class Rule:
     normal_early: bool = False  # whether a healthy run may look like this before has_evidence
     excludes: tuple[str, ...] = ()  # kinds that are not reported beside this one
 
-    def judge(self, history: Sequence[Numbers], objective: str) -> Verdict:
+    def judge(self, history: Sequence[Numbers], objective: str, layout: str) -> Verdict:
         """The verdict of this rule, which holds on the last record."""
         first = len(history) - 1
         while first > 0 and self.holds_on(history[first - 1]):
             first -= 1
         evidence = _WORDS[self.kind]["evidence"].format(**_shown(history[-1], objective))
-        remedies = remedies_of(self.kind, objective)
+        remedies = remedies_of(self.kind, objective, layout)
         return Verdict(self.kind, int(history[first]["step"]), evidence, remedies)
 
     def holds_on(self, numbers: Numbers) -> bool:
@@ -81,13 +81,16 @@ class Rule:
         return (self.kind == "failed" or not not_finite(numbers)) and self.holds(numbers)
 
 
-def verdict_on(history: Sequence[Numbers], objective: str = "") -> Verdict:
+def verdict_on(
+    history: Sequence[Numbers], objective: str = "", layout: str = "two_view"
+) -> Verdict:
     """Judge the last record of a run by the first rule that holds.
 
     Arguments:
         history: Records of :meth:`flatnce.Monitor.compute`, oldest first.
         objective: The objective's name, in any case; the remedies depend on it. An unknown name
             is treated as InfoNCE.
+        layout: The name of its layout, on which the remedies depend, too.
 
     Examples:
         >>> numbers = {"step": 4100, "mi": 4.79, "mi_ceiling": 4.84, "gain": 0.008, "ess": 0.3}
@@ -97,10 +100,12 @@ def verdict_on(history: Sequence[Numbers], objective: str = "") -> Verdict:
     if not history:
         raise ValueError("history is empty; call Monitor.compute at least once first")
     otherwise = HEALTHY if has_evidence(history) else UNDECIDED
-    return next(_holding(history), otherwise).judge(history, objective)
+    return next(_holding(history), otherwise).judge(history, objective, layout)
 
 
-def verdicts_on(history: Sequence[Numbers], objective: str = "") -> list[Verdict]:
+def verdicts_on(
+    history: Sequence[Numbers], objective: str = "", layout: str = "two_view"
+) -> list[Verdict]:
     """All verdicts except healthy that hold on the last record, in the order of the rules.
 
     Examples:
@@ -110,7 +115,8 @@ def verdicts_on(history: Sequence[Numbers], objective: str = "") -> list[Verdict
     """
     holding = list(_holding(history))
     excluded = {kind for rule in holding for kind in rule.excludes}
-    return [rule.judge(history, objective) for rule in holding if rule.kind not in excluded]
+    kept = (rule for rule in holding if rule.kind not in excluded)
+    return [rule.judge(history, objective, layout) for rule in kept]
 
 
 def has_evidence(history: Sequence[Numbers]) -> bool:
@@ -129,19 +135,29 @@ def _holding(history: Sequence[Numbers]) -> Iterator["Rule"]:
             yield rule
 
 
-def remedies_of(kind: str, objective: str = "") -> tuple[str, ...]:
-    """What to do about a verdict, most promising first."""
+def remedies_of(kind: str, objective: str = "", layout: str = "two_view") -> tuple[str, ...]:
+    """What to do about a verdict, most promising first.
+
+    Only two views take a queue, and the targets of the ESS hold for images only.
+    """
     words = _WORDS[kind]
     remedies = words["remedies"]
     if kind == "saturated" and gradient_lives(objective):
         remedies = words["remedies_if_gradient_lives"]
     elif kind == "saturated" and not objective:
         remedies = [words["first_if_unknown"], *remedies[1:]]
+    elif kind == "saturated" and learns_scale(objective):
+        remedies = [*remedies[:-1], _WORDS["peaked"]["first_if_scale_is_learned"]]
     elif learns_scale(objective) and "first_if_scale_is_learned" in words:
         remedies = [words["first_if_scale_is_learned"], *remedies[1:]]
     elif gradient_lives(objective) and "first_if_gradient_lives" in words:
         remedies = [words["first_if_gradient_lives"], *remedies[1:]]
-    known = {"objective": objective, "ess_target": ess_advice(objective)}
+    plain = layout == "two_view"
+    known = {
+        "objective": objective,
+        "or_control": f", or let EssController hold {ess_advice(objective)}" if plain else "",
+        "sources": f"a larger batch, {'KeyQueue, ' if plain else ''}gather=True",
+    }
     return tuple(remedy.format(**known) for remedy in remedies)
 
 
