@@ -575,9 +575,9 @@ def test_a_deferred_fault_is_raised_by_the_next_reading(deferred, module, fault,
     loss_fn, monitor = late_module(module, options), Monitor()
     typed(call, f=loss_fn)
     monitor.update(loss_fn.last)
-    refuses(monitor.compute, f"{fault}: {faults.FAULTS[fault]}")
+    refuses(monitor.compute, f"{faults.FAULTS[fault]} ({fault})")
     for reading in READINGS:
-        refuses(partial(getattr, loss_fn.last, reading), f"{fault}: {faults.FAULTS[fault]}")
+        refuses(partial(getattr, loss_fn.last, reading), f"{faults.FAULTS[fault]} ({fault})")
 
 
 @pytest.mark.parametrize(
@@ -595,7 +595,7 @@ def test_a_deferred_fault_is_raised_by_the_next_reading(deferred, module, fault,
 def test_a_deferred_fault_of_logits_is_raised_by_the_monitor(deferred, fault, logits, target):
     monitor = Monitor()
     monitor.update(F.contrast_from_logits(logits, target))
-    refuses(monitor.compute, f"{fault}: {faults.FAULTS[fault]}")
+    refuses(monitor.compute, f"{faults.FAULTS[fault]} ({fault})")
 
 
 @pytest.mark.parametrize(

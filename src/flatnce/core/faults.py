@@ -14,7 +14,7 @@ from torch.autograd import forward_ad
 
 from flatnce.toml_files import read_toml
 
-__all__ = ["FAULTS", "LEAST_NORM", "is_transformed", "raise_or_flag"]
+__all__ = ["FAULTS", "LEAST_NORM", "can_raise_now", "is_transformed", "raise_or_flag"]
 
 LEAST_TEMPERATURE = 1e-30
 """Below this, one over the temperature comes near overflow in float32."""
@@ -86,4 +86,4 @@ def flagged(flags: Bool[Tensor, " f"] | None) -> list[str]:
 def raise_flagged(flags: Bool[Tensor, " f"] | None) -> None:
     """Raise a ValueError that names every flagged fault. Reads the device."""
     if found := flagged(flags):
-        raise ValueError("; ".join(f"{name}: {FAULTS[name]}" for name in found))
+        raise ValueError("; ".join(f"{FAULTS[name]} ({name})" for name in found))

@@ -13,7 +13,7 @@ from torch import Tensor
 from flatnce.core.contrast import Contrast, contrast_of
 from flatnce.core.control import solve_for_ess
 from flatnce.core.diagnostics.registry import FUNCTIONS, SATURATED_ROW, Rows
-from flatnce.core.faults import raise_or_flag
+from flatnce.core.faults import can_raise_now
 from flatnce.core.pairs import Pairs
 from flatnce.messages import check_choice
 
@@ -106,7 +106,10 @@ def temperature_for_ess(
         flat = contrast_of(parts, 1.0, kernel=kernel)
         least = flat.reduce(flat.count.clamp_min(1.0).reciprocal())
         out_of_reach = target <= least if of_paper else (flat.count < 2).all()
-        raise_or_flag(shown=torch.full_like(least, target), ess_target=out_of_reach)
+        if can_raise_now(least) and bool(out_of_reach):
+            bound = f"it must be above {least:.4g}, one over the number of negatives"
+            why = bound if of_paper else "no anchor has two negatives"
+            raise ValueError(f"target={target} has no temperature: {why}; use more negatives")
         return solve_for_ess(ess_at, target, parts[0].anchors).reciprocal()
 
 
