@@ -17,7 +17,7 @@ from flatnce.core.contrast import contrast_of, importance_weights
 from flatnce.core.diagnostics import Monitor, Snapshot, temperature_for_ess
 from flatnce.core.diagnostics.geometry import mean_potential, rank_of_gram
 from flatnce.core.diagnostics.verdict import verdicts_on
-from flatnce.core.objectives.registry import OBJECTIVES, ess_target
+from flatnce.core.objectives.registry import ess_target, has_scale
 from flatnce.core.pairs import Pairs, check_integers, two_tower, two_view
 from flatnce.diagnose.findings import Diagnosis, Finding, finding, in_order, not_known
 from flatnce.diagnose.rules import HIGHEST_TEMPERATURE, LOWEST_TEMPERATURE, findings_on
@@ -161,9 +161,8 @@ def _of_loss(objective: Any, temperature: float | None) -> tuple[str, float | No
         raise ValueError(f"objective={objective!r} is not an objective; pass a loss or its name")
     loss = getattr(objective, "_orig_mod", objective)  # within torch.compile
     name, held = type(loss).__name__, cast(Any, getattr(loss, "temperature", None))
-    by_model = {name for one in OBJECTIVES.values() for name in one.scaled_by_model}
     one_number = isinstance(held, Real) or (isinstance(held, Tensor) and held.numel() == 1)
-    if temperature is None and one_number and name not in by_model:
+    if temperature is None and one_number and has_scale(name):
         return name, float(held)
     return name, temperature
 

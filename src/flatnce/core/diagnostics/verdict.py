@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flatnce.core.objectives.registry import ess_advice, gradient_lives, learns_scale
+from flatnce.core.objectives.registry import ess_target, gradient_lives, learns_scale
 from flatnce.messages import html_card
 from flatnce.toml_files import read_toml
 
@@ -152,13 +152,21 @@ def remedies_of(kind: str, objective: str = "", layout: str = "two_view") -> tup
         remedies = [words["first_if_scale_is_learned"], *remedies[1:]]
     elif gradient_lives(objective) and "first_if_gradient_lives" in words:
         remedies = [words["first_if_gradient_lives"], *remedies[1:]]
-    plain = layout == "two_view"
-    known = {
-        "objective": objective,
-        "or_control": f", or let EssController hold {ess_advice(objective)}" if plain else "",
-        "sources": f"a larger batch, {'KeyQueue, ' if plain else ''}gather=True",
-    }
+    known = {"objective": objective, "or_control": "", "sources": "a larger batch, gather=True"}
+    if layout == "two_view":
+        sources = "a larger batch, KeyQueue, gather=True"
+        known |= {"or_control": _or_control(objective), "sources": sources}
     return tuple(remedy.format(**known) for remedy in remedies)
+
+
+def _or_control(objective: str) -> str:
+    """The ESS target of an objective in words; for an empty name, those of FlatNCE and InfoNCE."""
+    flat, info = ess_target("flatnce"), ess_target("infonce")
+    said = f"{flat} for FlatNCE or {info} for InfoNCE (the best"
+    if objective:
+        measured = "FlatNCE" if gradient_lives(objective) else "InfoNCE"
+        said = f"{ess_target(objective)} (the best for {measured}"
+    return f", or let EssController hold an ESS of {said} on CIFAR-10; for images only)"
 
 
 def not_finite(numbers: Numbers) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from flatnce.toml_files import read_entries
 
-__all__ = ["OBJECTIVES", "all_names", "ess_advice", "ess_target", "gradient_lives", "learns_scale"]
+__all__ = ["OBJECTIVES", "all_names", "ess_target", "gradient_lives", "has_scale", "learns_scale"]
 
 
 @dataclass(frozen=True)
@@ -71,25 +71,19 @@ def gradient_lives(name: str) -> bool:
     return _entry_of(name).gradient_lives
 
 
+def has_scale(name: str) -> bool:
+    """Whether the loss itself has its scale, not the model that it trains."""
+    return name.casefold() not in map(str.casefold, _entry_of(name).scaled_by_model)
+
+
 def learns_scale(name: str) -> bool:
     """Whether the loss or its model learns the scale, so that no rule moves the temperature."""
-    entry = _entry_of(name)
-    return entry.learns_scale or name.casefold() in map(str.casefold, entry.scaled_by_model)
+    return _entry_of(name).learns_scale or not has_scale(name)
 
 
 def ess_target(name: str) -> float:
     """The ESS target to start with: FlatNCE's where the gradient lives, otherwise InfoNCE's."""
     return OBJECTIVES["flatnce" if gradient_lives(name) else "infonce"].ess_target
-
-
-def ess_advice(name: str) -> str:
-    """The ESS target of an objective in words; for an empty name, those of FlatNCE and InfoNCE."""
-    flat, info = ess_target("flatnce"), ess_target("infonce")
-    said = f"{flat} for FlatNCE or {info} for InfoNCE (the best"
-    if name:
-        measured = "FlatNCE" if gradient_lives(name) else "InfoNCE"
-        said = f"{ess_target(name)} (the best for {measured}"
-    return f"an ESS of {said} on CIFAR-10; for images only)"
 
 
 def all_names() -> dict[str, Entry]:
