@@ -71,6 +71,9 @@ def test_files_folders_and_pillow_are_what_evaluation_extracts(encoder, photos):
     assert torch.equal(encoder.embed([Image.open(path) for path in photos]), expected)
     torch.testing.assert_close(encoder.embed(photos[0]), expected[:1])
     torch.testing.assert_close(encoder.embed(Image.open(photos[1])), expected[1:2])
+    levels = np.random.default_rng(0).integers(256, size=(9, 8), dtype=np.uint8)
+    deep = encoder.embed(Image.fromarray(levels.astype(np.uint16) * 257))
+    assert torch.equal(deep, encoder.embed(Image.fromarray(levels)))
 
 
 def test_arrays_and_tensors_are_what_evaluation_extracts(encoder):
@@ -153,6 +156,7 @@ def test_rows_are_normalised_and_counted_on_request(encoder, capsys):
         ([], "holds no image"),
         ([None], "holds a NoneType"),
         (np.zeros((2, 5, 8, 8), np.uint8), r"images has shape \(2, 5, 8, 8\)"),
+        (np.zeros((9, 8, 4), np.uint8), r"images has shape \(9, 8, 4\); .* 1 or 3 channels"),
         (np.zeros((5, 64)), r"shape \(5, 64\); .* or a list of grey images \(h, w\)$"),
         ([np.zeros((2, 8, 8, 3), np.uint8)], "holds 2 images, not one"),
         (torch.full((3, 8, 8), 1.5), "floats from 0 to 1 that are not normalised"),

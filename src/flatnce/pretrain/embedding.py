@@ -14,7 +14,13 @@ from torch import Tensor, nn
 
 from flatnce.messages import check_at_least, html_card
 from flatnce.pretrain import exporting
-from flatnce.pretrain.data.image_set import available_cores, centre_square, decode_rgb, open_image
+from flatnce.pretrain.data.image_set import (
+    available_cores,
+    centre_square,
+    converted,
+    decode_rgb,
+    open_image,
+)
 from flatnce.pretrain.data.own_set import prepared_input
 from flatnce.pretrain.data.readers import image_files
 from flatnce.pretrain.data.views import CentreCrop
@@ -142,7 +148,7 @@ class Embedder:
         if not isinstance(self.prepare, CentreCrop):
             return prepared_input(source, self.prepare)
         if hasattr(source, "convert"):  # an image of Pillow
-            found = centre_square(source.convert("RGB"), self.prepare.size)[None]
+            found = centre_square(converted(source, "RGB"), self.prepare.size)[None]
         else:
             grey = getattr(source, "ndim", 0) == 2
             found = _array_images(source[None] if grey else source)
@@ -200,14 +206,16 @@ def _exported_folder(path: Path) -> Path | None:
 
 def _array_images(array: Any) -> UInt8[Tensor, "n c h w"]:
     """Images of an array or a tensor, as bytes."""
+    last = False
     if isinstance(array, np.ndarray):
-        last = array.ndim > 2 and array.shape[-1] in (1, 3)
+        # Two or four channels, with transparency, are refused below.
+        last = array.shape[-1] in {3: (1, 2, 3, 4), 4: (1, 3)}.get(array.ndim, ())
         values = torch.from_numpy((np.moveaxis(array, -1, -3) if last else array).copy())
     elif isinstance(array, Tensor):
         values = array
     else:
         raise ValueError(f"images holds a {type(array).__name__}; pass {KINDS}")
-    if values.ndim == 3 and values.shape[0] not in (1, 3):
+    if values.ndim == 3 and values.shape[0] not in (1, 3) and not last:
         values = values.unsqueeze(-3)  # grey
     values = values[None] if values.ndim == 3 else values
     if values.ndim != 4 or values.shape[1] not in (1, 3) or not values.numel():

@@ -79,6 +79,21 @@ def test_images_of_every_mode_come_out_in_colour(tmp_path, mode):
     assert found.shape == (3, 8, 8) and found.dtype == torch.uint8
 
 
+@pytest.mark.parametrize("name", ["a.png", "a.tif", "a.pgm"])
+def test_levels_of_sixteen_bits_are_scaled_to_eight(tmp_path, name):
+    levels = np.arange(64, dtype=np.uint16).reshape(8, 8) * 1_000
+    Image.fromarray(levels).save(tmp_path / name)
+    found = read_image(str(tmp_path / name), 8)
+    np.testing.assert_array_equal(found, np.broadcast_to((levels / 257).round(), (3, 8, 8)))
+
+
+@pytest.mark.parametrize("scale, kind", [(1 / 64, np.float32), (2_000, np.int32)])
+def test_levels_of_thirty_two_bits_are_refused(tmp_path, scale, kind):
+    Image.fromarray((np.arange(64).reshape(8, 8) * scale).astype(kind)).save(tmp_path / "a.tif")
+    with pytest.raises(UnreadableImage, match=r"a\.tif .*numbers of 32 bits, from 0 to"):
+        read_image(str(tmp_path / "a.tif"), 8)
+
+
 @pytest.fixture
 def spoilt(tmp_path):
     """A folder with three ways of being unreadable, among five good images."""

@@ -72,10 +72,14 @@ def test_inputs_become_tensors():
     assert as_tensor(picture(mode="L")).shape == (1, 12, 16)
     assert as_tensor(picture(mode="L"), "RGB").shape == (3, 12, 16)
     assert torch.equal(as_tensor(np.asarray(picture())), as_tensor(picture()))
+    levels = np.arange(64, dtype=np.uint16).reshape(8, 8) * 1_000
+    assert as_tensor(Image.fromarray(levels))[0, 7, 7] == round(63_000 / 257)
     assert as_tensor(np.zeros((4, 5))).dtype == torch.float32
     assert as_tensor(torch.arange(3)).dtype == torch.int64
     with pytest.raises(ValueError, match="gives a str; an input is a tensor"):
         as_tensor("photo.jpg")
+    with pytest.raises(ValueError, match="RGB image, and the first item is grey; call convert"):
+        as_tensor(picture(), "L")
     with pytest.raises(ValueError, match=r"gives a list.*Hugging Face.*with_format\('numpy'\)"):
         as_tensor([[0, 1], [2, 3]])
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from io import BytesIO
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Int64, UInt8
 from torch import Tensor
@@ -26,7 +27,14 @@ from flatnce.files import LARGEST, open_plain
 from flatnce.messages import FlatnceWarning, check_at_least
 from flatnce.pretrain.data.catalog import UnreadableImage
 
-__all__ = ["available_cores", "centre_square", "decode_rgb", "open_image", "read_image"]
+__all__ = [
+    "available_cores",
+    "centre_square",
+    "converted",
+    "decode_rgb",
+    "open_image",
+    "read_image",
+]
 
 # What Pillow raises on files that are not images, or not complete.
 FAULTS = (OSError, SyntaxError, TypeError, ValueError, EOFError, IndexError, struct.error)
@@ -263,7 +271,20 @@ def decode_rgb(image: Any, path: str) -> Any:
         if image.mode == "P" and "transparency" in image.info:
             image = image.convert("RGBA")  # Pillow warns about palettes with transparency
         image.load()
-        return image if image.mode == "RGB" else image.convert("RGB")
+        return converted(image, "RGB")
+
+
+def converted(image: Any, mode: str) -> Any:
+    """An image of Pillow in a mode; levels of 16 bits are scaled, where Pillow would clip them."""
+    if image.mode.startswith(("I", "F")):
+        levels = np.asarray(image)
+        low, high = levels.min(), levels.max()
+        if image.mode == "F" or low < 0 or high > 65_535:
+            said = f"its levels are numbers of 32 bits, from {low:g} to {high:g}"
+            raise ValueError(f"{said}; convert it to 8 or 16 bits")
+        pillow = require_extra("PIL.Image", "decoding image files")
+        image = pillow.fromarray((levels / 257).round().astype(np.uint8))
+    return image if image.mode == mode else image.convert(mode)
 
 
 def _can_decode(path: str) -> bool:

@@ -25,7 +25,7 @@ from flatnce.core.selection import EXCLUDED, LAST_RESERVED
 from flatnce.own_code import error_text, is_ours, naming
 from flatnce.pretrain.data.batches import Batch, Batching, Resident, Stage, Streaming
 from flatnce.pretrain.data.crops import crop_box
-from flatnce.pretrain.data.image_set import FolderSet, ImageSet, Labelled, centre_square
+from flatnce.pretrain.data.image_set import FolderSet, ImageSet, Labelled, centre_square, converted
 from flatnce.pretrain.data.views import Views
 
 __all__ = ["IN_ORDER", "AnySet", "OwnLoader", "loader_of", "prepared_input"]
@@ -35,6 +35,7 @@ Purpose: TypeAlias = Literal["training", "evaluation", "labels"]
 INPUTS = ("image", "img", "jpg", "png", "x")
 PAIRS = (("view1", "view2"), ("anchor", "positive"))
 LABELS = ("label", "labels", "fine_label", "target", "class", "cls", "y")
+GREY = ("1", "L", "LA", "I", "I;16", "I;16B", "F")  # modes of Pillow
 IN_ORDER = {"shuffle": False, "drop_last": False}  # options of a loader
 KEPT = 4096  # items of an iterable data set that are held for evaluation
 
@@ -94,7 +95,13 @@ def _class_number(value: Any) -> int:
 def as_tensor(value: Any, mode: str | None = None) -> Tensor:
     """An input as a tensor: images channels first, of Pillow in a mode; floats as float32."""
     if hasattr(value, "convert") and hasattr(value, "mode"):  # an image of Pillow
-        value = np.array(value.convert(mode or ("L" if value.mode == "L" else "RGB")))
+        grey = value.mode in GREY
+        if mode == "L" and not grey:
+            raise ValueError(
+                f"it is a {value.mode} image, and the first item is grey; call convert('RGB') or "
+                "convert('L') on all in the data set"
+            )
+        value = np.array(converted(value, mode or ("L" if grey else "RGB")))
     if isinstance(value, np.ndarray):
         if value.dtype == np.uint8 and value.ndim == 3 and value.shape[0] not in (1, 3):
             value = value.transpose(2, 0, 1)
