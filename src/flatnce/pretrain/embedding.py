@@ -14,13 +14,7 @@ from torch import Tensor, nn
 
 from flatnce.messages import check_at_least, html_card
 from flatnce.pretrain import exporting
-from flatnce.pretrain.data.image_set import (
-    available_cores,
-    centre_square,
-    converted,
-    decode_rgb,
-    open_image,
-)
+from flatnce.pretrain.data import image_set
 from flatnce.pretrain.data.own_set import prepared_input
 from flatnce.pretrain.data.readers import image_files
 from flatnce.pretrain.data.views import CentreCrop
@@ -88,7 +82,7 @@ class Embedder:
         """
         check_at_least("batch_size", batch_size, 1)
         items, parts = self._items(images), []
-        with ThreadPoolExecutor(available_cores()) as pool, torch.no_grad():
+        with ThreadPoolExecutor(image_set.available_cores()) as pool, torch.no_grad():
             for start in range(0, len(items), batch_size):
                 batch = items[start : start + batch_size]
                 # Pillow reads a file on first use, which two threads must not do for one image.
@@ -144,11 +138,12 @@ class Embedder:
         """What the network sees of one item, as in evaluation."""
         if isinstance(source, str | Path):
             path = str(Path(source).expanduser())
-            source = decode_rgb(open_image(path), path)
+            source = image_set.decode_rgb(image_set.open_image(path), path)
         if not isinstance(self.prepare, CentreCrop):
             return prepared_input(source, self.prepare)
         if hasattr(source, "convert"):  # an image of Pillow
-            found = centre_square(converted(source, "RGB"), self.prepare.size)[None]
+            source = image_set.converted(source, "RGB")
+            found = image_set.centre_square(source, self.prepare.size)[None]
         else:
             grey = getattr(source, "ndim", 0) == 2
             found = _array_images(source[None] if grey else source)

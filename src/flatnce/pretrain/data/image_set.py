@@ -27,14 +27,7 @@ from flatnce.files import LARGEST, open_plain
 from flatnce.messages import FlatnceWarning, check_at_least
 from flatnce.pretrain.data.catalog import UnreadableImage
 
-__all__ = [
-    "available_cores",
-    "centre_square",
-    "converted",
-    "decode_rgb",
-    "open_image",
-    "read_image",
-]
+__all__ = ["available_cores", "centre_square", "converted", "decode_rgb", "open_image"]
 
 # What Pillow raises on files that are not images, or not complete.
 FAULTS = (OSError, SyntaxError, TypeError, ValueError, EOFError, IndexError, struct.error)

@@ -97,10 +97,8 @@ def as_tensor(value: Any, mode: str | None = None) -> Tensor:
     if hasattr(value, "convert") and hasattr(value, "mode"):  # an image of Pillow
         grey = value.mode in GREY
         if mode == "L" and not grey:
-            raise ValueError(
-                f"it is a {value.mode} image, and the first item is grey; call convert('RGB') or "
-                "convert('L') on all in the data set"
-            )
+            said = f"it is a {value.mode} image, and the first item is grey"
+            raise ValueError(f"{said}; call convert('RGB') or convert('L') on all of them")
         value = np.array(converted(value, mode or ("L" if grey else "RGB")))
     if isinstance(value, np.ndarray):
         if value.dtype == np.uint8 and value.ndim == 3 and value.shape[0] not in (1, 3):

@@ -14,7 +14,7 @@ import os
 import re
 import tarfile
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from glob import glob
@@ -156,8 +156,8 @@ def image_folder(path: str | Path, split: str) -> FolderSet:
             f"split={split!r}: {folder} has {', '.join(parts)}; hold a part of train out with "
             "flatnce.pretrain.data.holdout"
         )
-    name, classes = folder.resolve().name, _classes(parts, split)
-    differing = sorted(set(classes) ^ set(_classes(parts, "train")))
+    name, classes = folder.resolve().name, _subfolders(parts[split], parts.values())
+    differing = sorted(set(classes) ^ set(_subfolders(parts["train"], parts.values())))
     if differing:
         raise DamagedData(
             f"{parts[split]} and {parts['train']} have different class folders, so their labels "
@@ -237,17 +237,12 @@ def _shards(path: str | Path) -> dict[str, list[str]]:
     return found or ({"train": every} if every else {})
 
 
-def _classes(parts: dict[str, Path], split: str) -> list[str]:
-    """The class folders of a split, which are not folders of other splits."""
-    place = parts[split]
-    return [name for name in _subfolders(place) if place / name not in parts.values()]
-
-
-def _subfolders(folder: Path) -> list[str]:
+def _subfolders(folder: Path, but: Collection[Path] = ()) -> list[str]:
     if not folder.is_dir():
         return []
     with os.scandir(folder) as found:
-        return sorted(f.name for f in found if f.is_dir() and not f.name.startswith("."))
+        inside = {f.name for f in found if f.is_dir() and not f.name.startswith(".")}
+    return sorted(inside - {place.name for place in but if place.parent == folder})
 
 
 def is_shards(path: str | Path) -> bool:

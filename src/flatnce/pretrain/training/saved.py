@@ -26,14 +26,11 @@ __all__ = [
     "KIND",
     "LoadedEncoder",
     "describe_status",
-    "first_difference",
     "in_brief",
     "load_encoder",
     "read_config",
-    "read_saved",
     "run_status",
     "use_objects",
-    "with_absolute_paths",
 ]
 
 KIND = "train"  # kind of run directory that training writes
