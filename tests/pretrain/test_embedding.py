@@ -108,7 +108,7 @@ def test_grey_images_of_the_size_of_training_are_not_the_channels_of_one(count, 
 
 
 def test_one_lazily_opened_image_may_stand_in_a_list_several_times(encoder, photos, monkeypatch):
-    monkeypatch.setattr(embedding, "available_cores", lambda: 8)
+    monkeypatch.setattr(embedding.image_set, "available_cores", lambda: 8)
     reading = Lock()
 
     class Lazy(Image.Image):
