@@ -395,6 +395,8 @@ def test_every_option_with_choices_belongs_to_a_command(option):
         ("flatnce doctor first --layout ", ["two_view", "two_tower"]),
         ("flatnce doctor --layout two_view ", ["first", "study/infonce-0"]),
         ("flatnce export first --to ", ["timm", "torch", "onnx"]),
+        ("flatnce sweep --resume ", []),
+        ("flatnce sweep --resume gri", ["grid"]),
         ("flatnce completion ", ["bash", "zsh", "fish"]),
         ("flatnce nothing ", []),
         ("flatnce demo ", []),

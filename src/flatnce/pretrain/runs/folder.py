@@ -76,9 +76,14 @@ def run_names(folder: Path | None = None, depth: int = 2) -> list[str]:
     return sorted(found)
 
 
+def sweep_names() -> list[str]:
+    """Names of the sweeps in the folder of runs, sorted."""
+    return sorted(path.parent.name for path in runs_folder().glob(f"*/{SWEEP}"))
+
+
 def run_and_sweep_names() -> list[str]:
     """Names of the runs and sweeps in the folder of runs, sorted."""
-    return sorted([*run_names(), *(path.parent.name for path in runs_folder().glob(f"*/{SWEEP}"))])
+    return sorted([*run_names(), *sweep_names()])
 
 
 def find_run(name: str | Path, argument: str = "run") -> Path:
@@ -109,8 +114,7 @@ def find_sweep(name: str | Path) -> Path:
     """The directory of a sweep, given as a path or as a name in the folder of runs."""
     if (place := sweep_named(name)) is not None:
         return place
-    there = [one for one in run_and_sweep_names() if sweep_named(one)]
-    hint = did_you_mean(str(name), there, _known(there))
+    hint = did_you_mean(str(name), sweep_names(), _known(sweep_names()))
     raise ValueError(f"resume={str(name)!r} is not a sweep or the name of one; {hint}")
 
 
