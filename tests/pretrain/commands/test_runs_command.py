@@ -123,6 +123,9 @@ def test_one_run_is_shown_whole(runs, capsys):
     assert "semi, 10 % of labels 95.12 % " in printed(capsys, "first")
     assert "done, 4/4 epochs" in shown and "linear        80.00 %" in shown
     assert "batch_size 32" in shown and "next: flatnce report first" in shown
+    (runs / "first").rename(runs / "my first")
+    assert "report 'my first'    flatnce doctor 'my first'" in printed(capsys, "my first")
+    (runs / "my first").rename(runs / "first")
     found = json.loads(printed(capsys, "first", "--json"))
     assert found["results"]["step"] == 400 and found["settings"]["objective"] == "flatnce"
     assert found["bytes"] > 1000

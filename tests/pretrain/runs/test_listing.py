@@ -101,6 +101,8 @@ def test_a_summary_says_what_the_files_say(runs):
     assert first["linear"] == pytest.approx(0.8) and first["verdict"] == "healthy"
     assert first["knn"] == pytest.approx(0.5 + 0.4 + 0.1) and first["last"]["gain"] < 1
     assert going["state"] == "stopped" and going["linear"] is None and going["age"] >= 0
+    zero = write_run(runs / "zero", shift=-0.7)
+    assert summary_of(zero, "zero")["linear"] == 0.0
     RunLog.reopen(runs / "going", kind="train", step=400).log({"kind": "failure", "message": "x"})
     assert summary_of(runs / "going", "going")["state"] == "failed"
     with lock(lock_beside(runs / "going")):

@@ -171,7 +171,7 @@ def _show(directory: Path, as_json: bool) -> int:
         say(AGAIN)
     then = "resume" if row["state"] in ("stopped", "failed") and not diverged else "report"
     if found.kind == "train":
-        say(f"next: flatnce {then} {name}    flatnce doctor {name}")
+        say("next: flatnce {0} {1}    flatnce doctor {1}".format(then, shlex.quote(name)))
     return 0
 
 
