@@ -30,14 +30,12 @@ class PreciseState(nn.Module):
                 self._buffers[name] = held.to(after.device, wide)
         return self
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Widen saved buffers: ``load_state_dict(assign=True)`` would take their precision."""
-        wide = dict(state_dict)
-        for name, held in self._buffers.items():
-            saved = state_dict.get(prefix + name)
-            if held is not None and isinstance(saved, Tensor):
-                wide[prefix + name] = saved.to(torch.promote_types(saved.dtype, held.dtype))
-        super()._load_from_state_dict(wide, prefix, *rest)
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        before = {name: held.dtype for name, held in self._buffers.items() if held is not None}
+        super()._load_from_state_dict(*arguments)
+        for name, dtype in before.items():  # ``assign=True`` takes the precision of the state
+            held = getattr(self, name)
+            self._buffers[name] = held.to(torch.promote_types(held.dtype, dtype))
 
 
 @torch.library.custom_op("flatnce::copy_buffer", mutates_args=())

@@ -288,12 +288,12 @@ def _on_batches(case: Case, numbers: dict[str, Any]) -> list[Finding]:
         idle = "not learning" in {verdict.kind for verdict in there}
     available = min(len(case.z1), case.z1.shape[1])
     found = findings_on([record], case.objective, case.layout, available=available, idle=idle)
-    return [_with_more(one, numbers, case, better) for one in found]
+    return [_with_more(one, numbers, case) for one in found]
 
 
-def _with_more(one: Finding, numbers: dict[str, Any], case: Case, better: float | None) -> Finding:
+def _with_more(one: Finding, numbers: dict[str, Any], case: Case) -> Finding:
     """The finding without steps, which embeddings do not have, and with what they do show."""
-    more, good = "", ess_target(case.objective)
+    more, good, better = "", ess_target(case.objective), numbers["temperature_for_good_ess"]
     ends = LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE
     if one.kind.startswith("temperature") and better is not None:
         more = f"; temperature {better:.2g} would give an ESS of {good}"
@@ -301,8 +301,6 @@ def _with_more(one: Finding, numbers: dict[str, Any], case: Case, better: float 
             more = f"; no temperature from {ends[0]:g} to {ends[1]:g} gives an ESS of {good}"
             far = better < ends[0] if one.kind == "temperature too high" else better > ends[1]
             one = replace(one, remedies=one.remedies[far:])
-    if case.layout == "two_tower":  # the targets of the ESS hold for images only
-        more = ""
     if "collapse" in one.kind and "uniformity_z2" in numbers:
         more = f"; uniformity is {numbers['uniformity_z1']:.2f} in z1 and "
         more += f"{numbers['uniformity_z2']:.2f} in z2"

@@ -68,10 +68,10 @@ class Snapshot:
     rows: PlainRows | None = field(default=None, init=False, repr=False)
 
     @staticmethod
-    def of_rows(rows: PlainRows, **known: Any) -> "Snapshot":
+    def of_rows(rows: PlainRows, objective: str, unit_rows: bool, layout: str) -> "Snapshot":
         """The batch of a loss in closed form; contrast and loss are computed when read."""
         found = object.__new__(Snapshot)
-        found.__dict__.update(rows=rows, **known)
+        found.__dict__.update(rows=rows, objective=objective, unit_rows=unit_rows, layout=layout)
         return found
 
     def __getattr__(self, name: str) -> Any:
@@ -126,7 +126,6 @@ class Interval:
     sums: Tensor  # means over processes of totals and steps; own steps
     gram: Tensor  # second moments of the embeddings
     done: torch.cuda.Event | None  # after which all have arrived
-    counted: int  # own steps that the last record contains already
 
     def arrived(self) -> bool:
         """Whether it can be read without waiting."""
@@ -187,7 +186,7 @@ class Monitor(PreciseState):
         self.register_buffer("faults", torch.zeros(len(faults.FAULTS), dtype=torch.bool))
         self.register_buffer("gram", torch.zeros((0, 0), dtype=torch.float64))
         self._waiting: list[_Step] = []
-        self._counted = 0
+        self._begun_at = 0  # the step at which the interval began
         self.history: list[dict[str, float | int]] = []
         self.objective, self.layout = "", "two_view"
 
@@ -247,12 +246,11 @@ class Monitor(PreciseState):
             found["uniformity"] = math.log(found["uniformity"])
             found["effective_rank"] = taken.rank()
         numbers: dict[str, float | int] = {k: v for k, v in found.items() if not math.isnan(v)}
-        before = int(self.history[-1]["step"]) if self.history else 0
-        numbers["step"] = before - taken.counted + int(own) if step is None else step
+        numbers["step"] = self._begun_at + int(own) if step is None else step
         numbers["steps"] = int(own)
         self.history.append(numbers)
-        if interval is None and not reset:
-            self._counted = int(own)
+        if reset or interval is not None:
+            self._begun_at = int(numbers["step"])
         return numbers
 
     @torch.no_grad()
@@ -264,7 +262,7 @@ class Monitor(PreciseState):
         # Every collective is here, and every raise in compute: all processes then raise, and none
         # waits. They may have taken different numbers of steps, so totals and steps are averaged.
         self._take_waiting()
-        device, counted = self.totals.device, self._counted
+        device = self.totals.device
         if self.rows and distributed.is_active():
             widths = distributed.gather(self.steps.new_full((1,), len(self.gram)))
             if not len(self.gram):  # no sample has been seen here
@@ -279,7 +277,7 @@ class Monitor(PreciseState):
         self.faults.zero_()  # each fault is raised once
         if reset:
             self.reset()
-        return Interval(*sent, gram, done, counted)
+        return Interval(*sent, gram, done)
 
     def verdict(self, epoch: float | None = None) -> Verdict:
         """A verdict in words on the history of :meth:`compute`.
@@ -293,7 +291,6 @@ class Monitor(PreciseState):
     def reset(self) -> None:
         """Begin a new interval; the history stays."""
         self._waiting.clear()
-        self._counted = 0
         for buffer in (self.totals, self.steps, self.faults, self.gram):
             buffer.zero_()
 
@@ -306,6 +303,7 @@ class Monitor(PreciseState):
         """Restore what :meth:`get_extra_state` gave."""
         self.history, self.objective = list(state["history"]), state["objective"]
         self.layout = state.get("layout", "two_view")
+        self._begun_at = int(self.history[-1]["step"]) if self.history else 0
 
     def _save_to_state_dict(self, *arguments: Any) -> None:
         self._take_waiting()

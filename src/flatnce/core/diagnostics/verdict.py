@@ -28,6 +28,7 @@ NEEDED = ("gain", "ess", "mi", "mi_ceiling")
 """What a record must hold, finite, to be judged."""
 
 Numbers = Mapping[str, float | int]
+History = Sequence[Numbers]
 
 _WORDS = read_toml(__file__, "verdicts.toml")
 
@@ -67,7 +68,7 @@ class Rule:
     normal_early: bool = False  # whether a healthy run may look like this before has_evidence
     excludes: tuple[str, ...] = ()  # kinds that are not reported beside this one
 
-    def judge(self, history: Sequence[Numbers], objective: str, layout: str) -> Verdict:
+    def judge(self, history: History, objective: str, layout: str) -> Verdict:
         """The verdict of this rule, which holds on the last record."""
         first = len(history) - 1
         while first > 0 and self.holds_on(history[first - 1]):
@@ -81,9 +82,7 @@ class Rule:
         return (self.kind == "failed" or not not_finite(numbers)) and self.holds(numbers)
 
 
-def verdict_on(
-    history: Sequence[Numbers], objective: str = "", layout: str = "two_view"
-) -> Verdict:
+def verdict_on(history: History, objective: str = "", layout: str = "two_view") -> Verdict:
     """Judge the last record of a run by the first rule that holds.
 
     Arguments:
@@ -103,9 +102,7 @@ def verdict_on(
     return next(_holding(history), otherwise).judge(history, objective, layout)
 
 
-def verdicts_on(
-    history: Sequence[Numbers], objective: str = "", layout: str = "two_view"
-) -> list[Verdict]:
+def verdicts_on(history: History, objective: str = "", layout: str = "two_view") -> list[Verdict]:
     """All verdicts except healthy that hold on the last record, in the order of the rules.
 
     Examples:
@@ -119,7 +116,7 @@ def verdicts_on(
     return [rule.judge(history, objective, layout) for rule in kept]
 
 
-def has_evidence(history: Sequence[Numbers]) -> bool:
+def has_evidence(history: History) -> bool:
     """Whether a run has gone on for long enough to be judged; a healthy one may start badly.
 
     A record without ``steps``, the number of steps it covers, is taken for enough of them.
@@ -128,7 +125,7 @@ def has_evidence(history: Sequence[Numbers]) -> bool:
     return steps >= EVIDENCE_STEPS and history[-1].get("epoch", 1.0) >= 1.0
 
 
-def _holding(history: Sequence[Numbers]) -> Iterator["Rule"]:
+def _holding(history: History) -> Iterator["Rule"]:
     enough = has_evidence(history)
     for rule in RULES:
         if rule.holds_on(history[-1]) and (enough or not rule.normal_early):
@@ -136,37 +133,23 @@ def _holding(history: Sequence[Numbers]) -> Iterator["Rule"]:
 
 
 def remedies_of(kind: str, objective: str = "", layout: str = "two_view") -> tuple[str, ...]:
-    """What to do about a verdict, most promising first.
+    """What to do about a verdict, most promising first."""
+    holds = {
+        "if_not_two_views": layout != "two_view",
+        "if_gradient_lives": gradient_lives(objective),
+        "if_scale_is_learned": learns_scale(objective),
+        "if_unknown": not objective,
+        "otherwise": True,
+    }
+    known = {"objective": objective, "flat": ess_target("flatnce"), "info": ess_target("infonce")}
 
-    Only two views take a queue, and the targets of the ESS hold for images only.
-    """
-    words = _WORDS[kind]
-    remedies = words["remedies"]
-    if kind == "saturated" and gradient_lives(objective):
-        remedies = words["remedies_if_gradient_lives"]
-    elif kind == "saturated" and not objective:
-        remedies = [words["first_if_unknown"], *remedies[1:]]
-    elif kind == "saturated" and learns_scale(objective):
-        remedies = [*remedies[:-1], _WORDS["peaked"]["first_if_scale_is_learned"]]
-    elif learns_scale(objective) and "first_if_scale_is_learned" in words:
-        remedies = [words["first_if_scale_is_learned"], *remedies[1:]]
-    elif gradient_lives(objective) and "first_if_gradient_lives" in words:
-        remedies = [words["first_if_gradient_lives"], *remedies[1:]]
-    known = {"objective": objective, "or_control": "", "sources": "a larger batch, gather=True"}
-    if layout == "two_view":
-        sources = "a larger batch, KeyQueue, gather=True"
-        known |= {"or_control": _or_control(objective), "sources": sources}
-    return tuple(remedy.format(**known) for remedy in remedies)
+    def chosen(words: Any) -> str:
+        if not isinstance(words, str):
+            words = next(words[case] for case in words if holds[case])
+        return str(words.format(**known))
 
-
-def _or_control(objective: str) -> str:
-    """The ESS target of an objective in words; for an empty name, those of FlatNCE and InfoNCE."""
-    flat, info = ess_target("flatnce"), ess_target("infonce")
-    said = f"{flat} for FlatNCE or {info} for InfoNCE (the best"
-    if objective:
-        measured = "FlatNCE" if gradient_lives(objective) else "InfoNCE"
-        said = f"{ess_target(objective)} (the best for {measured}"
-    return f", or let EssController hold an ESS of {said} on CIFAR-10; for images only)"
+    known |= {name: chosen(words) for name, words in _WORDS["filled_in"].items()}
+    return tuple(filter(None, map(chosen, _WORDS[kind]["remedies"])))
 
 
 def not_finite(numbers: Numbers) -> list[str]:

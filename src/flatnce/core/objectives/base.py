@@ -518,8 +518,9 @@ class Objective(nn.Module, ABC):
                 rows.found = faults.combine(rows.found, source.advance(rows))
             if batch.queue is not None:
                 batch.queue.write(rows.unit[b:])
+        known = type(self).__name__, self.normalize, self.layout.name
         # Not by setattr, in which a module looks for parameters and submodules.
-        self.__dict__["_last"] = Snapshot.of_rows(rows, **self._known)
+        self.__dict__["_last"] = Snapshot.of_rows(rows, *known)
         return loss
 
     def _plain_or_queue(self, batch: Batch) -> str | None:
@@ -583,10 +584,5 @@ class Objective(nn.Module, ABC):
             if self.queue is not None:
                 options = {"normalize": self.normalize, "gather": self.gather}
                 self.queue.enqueue(batch.views[1], batch.ids, **options)
-        self.__dict__["_last"] = Snapshot(detached, loss.detach(), samples, **self._known)
-
-    @property
-    def _known(self) -> dict[str, Any]:
-        """What a snapshot knows about the objective."""
-        name, layout = type(self).__name__, self.layout.name
-        return {"objective": name, "unit_rows": self.normalize, "layout": layout}
+        known = type(self).__name__, self.normalize, self.layout.name
+        self.__dict__["_last"] = Snapshot(detached, loss.detach(), samples, *known)
