@@ -73,6 +73,38 @@ def test_independent_rows_raise_no_alarm():
     assert memory_of(_series(0.98, 400, 0), random.normal(size=(400, 1))) is None
 
 
+@pytest.mark.parametrize("rows", [30, 50, 83])
+def test_few_rows_or_groups_are_compared_too(rows):
+    random = np.random.default_rng(rows)
+    tables = random.normal(size=(100, 2, rows, 1))
+    tables[:, 1] += tables[:, 0]
+    assert not any(memory_of(x, y) for x, y in tables)
+    assert not any(memory_of(np.sort(x, axis=0), np.sort(x, axis=0) + y) for x, y in tables)
+    found = sum(memory_of(*walks) is not None for walks in tables[:20].cumsum(axis=2))
+    assert found >= (8 if rows == 30 else 19)
+
+
+def _windows(columns, rows, seed):
+    noise = np.random.default_rng(seed).normal(size=rows + columns)
+    return np.column_stack([noise[lag : lag + rows] for lag in range(columns)])
+
+
+def test_windows_of_independent_rows_that_overlap_are_found():
+    for seed in range(5):
+        found = memory_of(_windows(5, 300, seed), _windows(5, 300, seed + 50))
+        assert found is not None and 3 <= found.length <= 8
+        mean = _windows(30, 600, seed).mean(axis=1, keepdims=True)
+        assert memory_of(_windows(30, 600, seed + 50), mean).length >= 15
+
+
+def test_series_that_are_alike_in_their_volatility_alone_are_found():
+    for seed in range(5):
+        noise = np.random.default_rng(seed).normal(size=(2, 1000, 1))
+        sides = [np.exp(0.4 * _series(0.95, 1000, seed + k)) * noise[k] for k in (0, 1)]
+        assert memory_of(*sides) is not None
+        assert memory_of(sides[0], noise[1]) is None
+
+
 def test_a_sorted_table_is_not_a_series_but_a_series_against_time_is():
     random = np.random.default_rng(1)
     x = np.sort(random.normal(size=(500, 2)), axis=0)
@@ -103,8 +135,10 @@ def test_walks_are_not_certified_and_the_reason_is_given():
     assert "not certified: nearby rows are alike" in found.sentence()
     assert "difference the columns first" in found.flags[0].message
     assert found.plain()["p_value"] is None
-    for said in ({"independent": True}, {"groups": np.arange(400) // 10}):
-        assert not mi.estimate(x, y, **said, **QUICK).flagged("dependent")
+    for rows, refused in ((10, True), (20, False)):  # 40 groups are compared, 20 are too few
+        grouped = mi.estimate(x, y, groups=np.arange(400) // rows, **QUICK)
+        assert grouped.flagged("dependent") == refused and grouped.flagged("few_units")
+    assert not mi.estimate(x, y, independent=True, **QUICK).flagged("dependent")
 
 
 @pytest.mark.parametrize("seed", [301, 303, 305])

@@ -14,6 +14,7 @@ from flatnce.extras import require_extra
 from flatnce.mi.cleaning import FEWEST_UNITS, Table, mean_ranks
 
 LAGS = 24  # up to which rows are compared: hours of a day, months of two years
+FEWEST = 30  # rows or groups: fewer do not show a memory; of a sorted table, 4 × TREND
 TREND = 21  # rows of the moving average that is removed from a table that was sorted
 
 
@@ -49,34 +50,49 @@ class Memory:
 
 def memory_of(x: Table, y: Table) -> Memory | None:
     """Find whether rows up to 24 apart are alike on both sides; None if chance explains it."""
-    rows = len(x)
-    if max(x.ndim, y.ndim) > 2 or rows < 4 * TREND:
+    if max(x.ndim, y.ndim) > 2 or len(x) < FEWEST:
         return None
-    ordered = [[_is_sorted(column) for column in side.T] for side in (x, y)]
-    whole = [np.divide(mean_ranks(side), rows, order="C") for side in (x, y)]
-    scores, lags = whole, min(LAGS, rows // 4)
-    if any(map(any, ordered)):
-        lags = TREND // 2  # beyond, removing a trend alone makes rows alike
+    ordered = [any(map(_is_sorted, side.T)) for side in (x, y)]
+    ranks = [_ranks(side) for side in (x, y)]
+    if any(ordered):
+        levels = [len(np.unique(side, axis=0)) for side in (x, y)] if all(ordered) else []
+        if len(x) < 4 * TREND or (levels and 5 * min(levels) <= len(x)):
+            return None  # categories may be sorted
+        return _memory(ranks, ordered)
+    # Rows may also be alike in their volatility, or as windows of a series that overlap.
+    more = [np.column_stack((np.abs(side - 0.5), side.mean(axis=1))) for side in ranks]
+    wide = (np.hstack((side, _ranks(other))) for side, other in zip(ranks, more, strict=True))
+    return _memory(ranks, ordered) or _memory([*wide], ordered)
+
+
+def _ranks(table: Table) -> Table:
+    return np.divide(mean_ranks(table), len(table), order="C")
+
+
+def _memory(whole: list[Table], ordered: list[bool]) -> Memory | None:
+    rows = len(whole[0])
+    scores, lags, surely = whole, min(LAGS, rows // 4), 0.5
+    if any(ordered):
+        lags, surely = TREND // 2, 1.0  # beyond, removing a trend alone makes rows alike
         smooth = require_extra("scipy.ndimage", "trends", "mi").uniform_filter1d
         scores = [side - smooth(side, TREND, axis=0) for side in whole]
     alike, least = np.ones((2, lags)), np.zeros((2, 1))
     for number, (side, known) in enumerate(zip(scores, ordered, strict=True)):
-        if any(known):  # its order is that of the file
+        if known:  # its order is that of the file
             continue
         chance = (3.5 + math.sqrt(2 * math.log(side.shape[1]))) / math.sqrt(rows)
         # Rows may alternate as well; removing a trend alone makes them do so a little.
         lagged = _lagged(side, lags)
-        alike[number] = (lagged if any(map(any, ordered)) else np.abs(lagged)).max(axis=1)
-        if alike[number].max() < chance:
+        alike[number] = (lagged if any(ordered) else np.abs(lagged)).max(axis=1)
+        if alike[number].max() < min(chance, surely):
             return None
-        least[number] = max(chance, _by_chance(side, lags))
+        least[number] = max(min(chance, surely), _by_chance(side, lags))
     both = np.where((alike > least).all(axis=0), alike.min(axis=0), 0.0)
     lag = int(both.argmax()) + 1
     if both.max() == 0:
         return None
-    if both.max() == 1.0:  # both only rise or fall, as two sums over time do
-        levels = [len(np.unique(side, axis=0)) for side in (x, y)]
-        return Memory(1.0, None) if 5 * min(levels) > rows else None  # categories may be sorted
+    if all(ordered):  # both only rise or fall, as two sums over time do
+        return Memory(1.0, None)
     return Memory(float(both.max()), _length(whole, rows, lag), lag)  # a walk's is its trend's
 
 
