@@ -8,6 +8,7 @@ import torch
 
 from estimator_reference import normal_scores
 from flatnce import mi
+from flatnce.mi.best import best_estimate
 from flatnce.mi.cleaning import clean, fitted_transform
 
 
@@ -188,6 +189,22 @@ CODES = np.random.default_rng(0).integers(0, 500, 2000)
 )
 def test_categories_that_determine_each_other_are_no_copies(x, y):
     assert clean(x.astype(float), y.astype(float)).duplicates is None
+
+
+@pytest.mark.parametrize("share", [0.03, 0.5, 0.7])
+def test_rows_that_are_zero_on_both_sides_are_no_copies_and_carry_information(share):
+    random = np.random.default_rng(0)
+    wet = (random.random(600) > share)[:, None]
+    x, y = np.exp(random.normal(size=(2, 600, 1))) * wet  # rain at two places
+    assert clean(x, y).duplicates is None
+    doubled = np.vstack((x, x)), np.vstack((y, y))
+    found = clean(*doubled).duplicates
+    np.testing.assert_array_equal(found[600:][wet[:, 0]], np.flatnonzero(wet))
+    truth = float(-share * np.log(share) - (1 - share) * np.log(1 - share))
+    best = best_estimate(x, y)
+    assert best.low < truth < best.high
+    if share > 0.1:
+        assert mi.estimate(x, y, steps=40, baselines=False).lower > truth / 2
 
 
 def test_tables_in_another_order_are_refused():

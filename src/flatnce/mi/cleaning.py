@@ -220,8 +220,8 @@ def _informative_columns(table: Table, labels: list[str], name: str, notes: list
 # columns or rows that differ by little in one column suggest, by the law of Poisson.
 
 
-def duplicate_rows(*tables: Table) -> Indices | None:
-    """Return the first row equal to each row; None if chance explains the repeats."""
+def duplicate_rows(*tables: Table, masses: bool = True) -> Indices | None:
+    """Return the first row equal to each row; None if chance, or ``masses`` explain repeats."""
     columns = [column for table in tables for column in table.reshape(len(table), -1).T]
     columns = _angles_of_circles(columns)
     # A single column, such as an age, has too little detail to tell chance from repetition.
@@ -237,7 +237,15 @@ def duplicate_rows(*tables: Table) -> Indices | None:
     hashes = [*map(_hashes, columns, odd)]
     if max(table.ndim for table in tables) == 2 and _by_chance(columns, hashes, whole):
         return None
-    return first[inverse]
+    # Zeros, and the ends of columns, may be point masses on both sides, as dry days are.
+    ends = [(c == 0) | (c == c.min()) | (c == c.max()) for c in columns]
+    several = any(len(np.unique(column)) > MOST_VALUES for column in columns)
+    inner = np.flatnonzero(~(np.all(ends, axis=0) & several))
+    if not masses or len(inner) == len(whole):
+        return first[inverse]
+    found, among = np.arange(len(whole)), duplicate_rows(*(t[inner] for t in tables), masses=False)
+    found[inner] = inner if among is None else inner[among]
+    return None if among is None else found
 
 
 def _hashes(column: Table, odd: np.uint64) -> Hashes:
