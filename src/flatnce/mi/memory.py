@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flatnce.extras import require_extra
-from flatnce.mi.cleaning import FEWEST_UNITS, Table, mean_ranks
+from flatnce.mi.cleaning import FEWEST_UNITS, MESSAGES, Table, mean_ranks
 
 LAGS = 24  # up to which rows are compared: hours of a day, months of two years
 FEWEST = 30  # rows or groups: fewer do not show a memory; of a sorted table, 4 × TREND
@@ -37,11 +37,8 @@ class Memory:
         """What to do about it: for one series the same, whatever blocks were given."""
         if self.blocks(rows) is not None:
             return f"For a series, keep rows together, for example blocks={self.blocks(rows)}."
-        if self.length is None or self.outlasts(rows // FEWEST_UNITS):
-            return "The memory is too long for blocks: add rows, or difference the columns first."
-        least = math.ceil(self.length)
-        blocks = f"Give blocks of at least {least} rows (blocks={least}) if you can do neither"
-        return f"Add rows, or difference the columns first. {blocks}: p-values may be too small."
+        kind = "endless" if self.outlasts(rows // FEWEST_UNITS) else "long"
+        return MESSAGES[kind].format(least=math.ceil(self.length or 0))
 
     def outlasts(self, block: int) -> bool:
         """Whether it reaches beyond the next block of so many rows, so that blocks are alike."""
@@ -50,23 +47,19 @@ class Memory:
 
 def memory_of(x: Table, y: Table) -> Memory | None:
     """Find whether rows up to 24 apart are alike on both sides; None if chance explains it."""
-    if max(x.ndim, y.ndim) > 2 or len(x) < FEWEST:
+    rows = len(x)
+    if max(x.ndim, y.ndim) > 2 or rows < FEWEST:
         return None
     ordered = [any(map(_is_sorted, side.T)) for side in (x, y)]
-    ranks = [_ranks(side) for side in (x, y)]
+    ranks = [np.divide(mean_ranks(side), rows, order="C") for side in (x, y)]
     if any(ordered):
-        levels = [len(np.unique(side, axis=0)) for side in (x, y)] if all(ordered) else []
-        if len(x) < 4 * TREND or (levels and 5 * min(levels) <= len(x)):
-            return None  # categories may be sorted
-        return _memory(ranks, ordered)
+        levels = [len(np.unique(side, axis=0)) for side in (x, y)] if all(ordered) else [rows]
+        categories = 5 * min(levels) <= rows  # which may be sorted
+        return None if rows < 4 * TREND or categories else _memory(ranks, ordered)
     # Rows may also be alike in their volatility, or as windows of a series that overlap.
     more = [np.column_stack((np.abs(side - 0.5), side.mean(axis=1))) for side in ranks]
-    wide = (np.hstack((side, _ranks(other))) for side, other in zip(ranks, more, strict=True))
-    return _memory(ranks, ordered) or _memory([*wide], ordered)
-
-
-def _ranks(table: Table) -> Table:
-    return np.divide(mean_ranks(table), len(table), order="C")
+    wide = [np.hstack((one, mean_ranks(two) / rows)) for one, two in zip(ranks, more, strict=True)]
+    return _memory(ranks, ordered) or _memory(wide, ordered)
 
 
 def _memory(whole: list[Table], ordered: list[bool]) -> Memory | None:
