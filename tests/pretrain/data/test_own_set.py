@@ -1,6 +1,7 @@
 """A user's data set: how items are read, batches by their definition, errors."""
 
 import random
+from copy import copy
 
 import datasets
 import numpy as np
@@ -245,6 +246,10 @@ def test_labels_are_listed_read_or_missing(tmp_path):
     assert OwnSet(ROWS).labels.tolist() == [0, 1] * 5
     assert OwnSet(ROWS).classes == ("0", "1")
     assert OwnSet([x for x, _ in ROWS]).labels.tolist() == [-1] * 10
+    assert OwnSet([(X, X)] * 2).labels.tolist() == [-1, -1]
+    for none in (-1, None):
+        assert OwnSet([(X, none), (X, 2)]).labels.tolist() == [-1, 2]
+        assert OwnSet([{"x": X, "y": none}, {"x": X, "y": 2}]).labels.tolist() == [-1, 2]
     assert OwnSet(TensorDataset(torch.zeros(4, 2), torch.arange(4))).labels.tolist() == [
         0,
         1,
@@ -254,6 +259,12 @@ def test_labels_are_listed_read_or_missing(tmp_path):
     fake = vision.FakeData(6, (3, 8, 8), num_classes=3)
     fake.targets, fake.classes = [0, 1, 2] * 2, ["ant", "bee", "cat"]
     own = OwnSet(fake)
+    partly = copy(fake)
+    partly.targets = [None, 1, 2.0] * 2
+    assert OwnSet(partly).labels.tolist() == [-1, 1, 2] * 2
+    partly.targets = [0.5] * 6
+    with pytest.raises(ValueError, match=r"label is 0\.5; a label is a class number"):
+        _ = OwnSet(partly).labels
     assert own.labels.tolist() == [0, 1, 2] * 2 and own.classes == ("ant", "bee", "cat")
     part = own.subset([5, 0]).subset([1])
     assert part.labels.tolist() == [0] and len(part) == 1 and part.classes == own.classes
@@ -380,6 +391,7 @@ def test_an_item_that_raises_is_named_with_the_line_of_the_users_code(workers):
     [
         ([], {}, "own has no items"),
         (3, {}, "own is a int, which has neither __getitem__"),
+        ((x for x in [X, Y]), {}, "a generator, .* __iter__ that starts anew; give a torch Data"),
         (
             [X, Y],
             {},

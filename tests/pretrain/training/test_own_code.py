@@ -3,6 +3,7 @@
 import json
 import signal
 from contextlib import nullcontext
+from dataclasses import replace
 from importlib import import_module
 from unittest.mock import Mock
 
@@ -441,6 +442,9 @@ def test_embed_takes_the_inputs_that_evaluation_takes(run, tmp_path):
             ValueError, match=rf"a prepared item has shape {said}, and .* shape \(8,\)"
         ):
             encoder.embed(bad)
+    broken = replace(encoder, prepare=lambda row: row.nothing)
+    with pytest.raises(ValueError, match=r"^prepare failed on a Tensor: AttributeError.*line \d+"):
+        broken.embed(rows.rows)
 
 
 def larger(image):

@@ -80,6 +80,13 @@ def _parse_mapping(raw: Mapping[str, Any]) -> tuple[tuple[Any, ...], int]:
     return (raw[found[0]],), label
 
 
+def _has_label(raw: Any) -> bool:
+    """Whether an item has a label, be it -1 or None."""
+    if isinstance(raw, Mapping):
+        return any(key in raw for key in LABELS)
+    return isinstance(raw, tuple | list) and len(raw) > 1 and _is_label(raw[-1])
+
+
 def _is_label(value: Any) -> bool:
     return value is None or isinstance(value, Real) or getattr(value, "ndim", 1) == 0
 
@@ -117,7 +124,10 @@ def as_tensor(value: Any, mode: str | None = None) -> Tensor:
 
 def prepared_input(value: Any, prepare: Callable[[Any], Any] | None) -> Tensor:
     """What the encoder sees of an input in evaluation, by a user's function if there is one."""
-    return scaled(as_tensor(value if prepare is None else prepare(value)))
+    if prepare is not None:
+        with naming(f"prepare failed on a {type(value).__name__}"):
+            value = prepare(value)
+    return scaled(as_tensor(value))
 
 
 def scaled(values: Tensor) -> Tensor:
@@ -253,10 +263,11 @@ class OwnSet(Labelled):
         """The items by number; of an iterable data set the first ones."""
         if not self.is_iterable:
             return self.dataset
-        if not hasattr(self.dataset, "__iter__"):
+        once = isinstance(self.dataset, Iterator) and not isinstance(self.dataset, IterableDataset)
+        if once or not hasattr(self.dataset, "__iter__"):
             raise ValueError(
                 f"{self.name} is a {type(self.dataset).__name__}, which has neither __getitem__ "
-                "and __len__ nor __iter__; give a torch Dataset"
+                "and __len__ nor an __iter__ that starts anew; give a torch Dataset"
             )
         with generators_restored(), naming(f"{self.name}: its first items cannot be read"):
             seed_generators(0)
@@ -322,9 +333,9 @@ class OwnSet(Labelled):
         """Each item's class: the data set's own list, else as the items say, read once."""
         listed = self._listed_labels()
         if listed is not None:
-            labels = torch.as_tensor(listed).long()
+            labels = torch.tensor([_class_number(one) for one in _plain(listed)])
             return labels if self.chosen is None else labels[self.chosen]
-        if parse_item(self.items[0])[1] < 0:
+        if not _has_label(self.items[0]):
             return torch.full((len(self),), -1)
         return torch.cat([batch.labels for batch in self._in_order("labels")])
 
