@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from export_subjects import MEAN, STD, make_trained
+from flatnce.own_code import Named
 from flatnce.pretrain.data import MissingData, label_fraction, load
 from flatnce.pretrain.evaluation import (
     PROTOCOLS,
@@ -20,6 +21,8 @@ from flatnce.pretrain.evaluation import (
 )
 from flatnce.pretrain.evaluation.probe import drawn
 from flatnce.pretrain.evaluation.protocols import Bench, _usual_fractions, evaluate, plan
+from flatnce.pretrain.runs import log
+from pictures import pictures
 from tiny_sets import install_tiny, write_folder
 
 QUICK = Options(epochs=1, rates=(1e-3,), pool=100)
@@ -131,6 +134,36 @@ def test_a_folder_of_images(tmp_path):
     pairs = plan(["linear"], f"{tmp_path}/")
     (found,) = evaluate(bench, pairs)
     assert found["test_images"] == 4 and found["protocol"]["train"]["images"] == 12
+
+
+def own_items(*labels):
+    """Images of an own set with these labels, as the name of a config."""
+    return Named(
+        [(image, label) for image, label in zip(pictures(len(labels)), labels, strict=True)]
+    )
+
+
+def test_class_numbers_may_have_gaps(monkeypatch):
+    encoder = trained(channels=3, data=own_items(*[3, 7] * 5))
+    (found,) = run("linear", encoder.config.data.data, encoder, workers=0)
+    assert found["test_images"] == 2
+    encoder = trained(channels=3, data=own_items(*[7] * 10))
+    with pytest.raises(ValueError, match="it has one class, 7"):
+        run("linear", encoder.config.data.data, encoder, workers=0)
+
+
+def test_classes_that_only_the_test_part_has_are_named():
+    encoder = trained(channels=3, data=own_items(0, 1), test_data=own_items(0, 5))
+    said = r"protocol='knn': .* test .* the class 5, and the training part has 0, 1; number both"
+    with pytest.raises(ValueError, match=said):
+        run("knn", encoder.config.data.data, encoder, workers=0)
+
+
+def test_a_test_part_that_was_trained_on_is_said_to_be_so():
+    found = run("knn", encoder=trained(split="test"))
+    part, note = log.tested_on(found)
+    assert part == "On the test set" and "the encoder was pretrained on them too" in note
+    assert log.tested_on(run("knn")) == ("On the test set", "")
 
 
 def test_what_is_missing_is_one_error_before_any_work_that_names_it_all(tmp_path):

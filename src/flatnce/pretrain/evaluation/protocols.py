@@ -112,21 +112,17 @@ class Bench:
 
     def part(self, data: str, part: str) -> dict[str, Any]:
         """Which part of a set was used, for a result."""
-        images = {"images": len(self.load(data, part))}
-        if data not in self._held:
-            return {"split": _split_of(data, part), **images}
-        if part == "train":
-            return {"split": "train, without the samples held out as a test part", **images}
-        found = {
-            "split": "held out of train",
-            "fraction": SHARE,
-            "draw": "stratified",
-            "seed": SEED,
-            "drawn": drawn(self._held[data]),
-        }
-        if self.is_trained_on(data):
+        found: dict[str, Any] = {"images": len(self.load(data, part))}
+        split = _split_of(data, part)
+        seen = data in self._held or split == self.run.config.data.split
+        if part == "test" and seen and self.is_trained_on(data):
             found["note"] = "the encoder was pretrained on these samples too, without their labels"
-        return {**found, **images}
+        if data not in self._held:
+            return {"split": split, **found}
+        if part == "train":
+            return {"split": "train, without the samples held out as a test part", **found}
+        how = {"fraction": SHARE, "draw": "stratified", "seed": SEED}
+        return {"split": "held out of train", **how, "drawn": drawn(self._held[data]), **found}
 
     def is_trained_on(self, data: str) -> bool:
         """Whether a set is the one that the encoder was trained on."""
@@ -164,6 +160,12 @@ class Bench:
             return (
                 f"protocol={name!r} needs labels, and some samples of {data} have none; use mi, "
                 "or a labelled set (--data)"
+            )
+        largest, known = int(parts[1].labels.max()), parts[0].classes
+        if name != "mi" and largest >= len(known):
+            return (
+                f"protocol={name!r}: the test part of {data} has the class {largest}, and the "
+                f"training part has {', '.join(known)}; number both alike"
             )
         if name in FINETUNED and self.is_ready(parts[0]):
             return (
@@ -236,9 +238,10 @@ def _split_labels(image_set: AnySet, data: str) -> tuple[Tensor, Tensor]:
     if int(labels.min()) < 0:
         labels, classes = torch.zeros_like(labels), ("the set",)
     counts = torch.bincount(labels, minlength=len(classes)).tolist()
-    few = [f"{name} has {n}" for name, n in zip(classes, counts, strict=True) if n < FEWEST]
-    if len(image_set.classes) == 1 and classes == image_set.classes:
-        few = [f"it has one class, {classes[0]}"]
+    present = [(name, n) for name, n in zip(classes, counts, strict=True) if n]
+    few = [f"{name} has {n}" for name, n in present if n < FEWEST]
+    if len(present) == 1 and classes == image_set.classes:
+        few = [f"it has one class, {present[0][0]}"]
     if few:
         place = data.rstrip("/")
         remedy = f"Put labelled images into {place}/train/CLASS and /val/CLASS"
@@ -413,7 +416,7 @@ def _finetune(
         settings.setdefault("rates", (5e-4, 5e-5, 5e-3))
     elif name == "finetune" and len(train) <= FEW_IMAGES:
         settings.setdefault("rates", (5e-4,))
-    if data == bench.data:
+    if bench.is_trained_on(data):
         settings |= {"crop_least": run.config.views.crop_least, "flip": run.config.views.flip}
     config = FinetuneConfig(**settings, validation=options.validation, workers=options.workers)
     title += _unusual(config.epochs, FinetuneConfig.epochs)

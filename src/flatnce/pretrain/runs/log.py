@@ -435,12 +435,13 @@ def tested_on(results: Iterable[Mapping[str, Any]]) -> tuple[str, str]:
     protocols = [one["protocol"] for one in results if isinstance(one.get("protocol"), Mapping)]
     tests = [(one.get("data"), one.get("test") or one.get("pool") or {}) for one in protocols]
     held = [(data, part) for data, part in tests if str(part.get("split")).startswith("held out")]
+    too = "the encoder was pretrained on them too, without their labels."
+    seen = any("note" in part for _, part in tests)
     if not held:
-        return "On the test set", ""
+        return "On the test set", f"This is the split of training: {too}" if seen else ""
     some, names = len(held) < len(tests), dict.fromkeys(Path(str(data)).name for data, _ in held)
-    note = f"{', '.join(names)} has no test part. These samples were held out of it."
-    if any("note" in part for _, part in held):
-        note = f"{note[:-1]}, and the encoder was pretrained on them too, without their labels."
+    note = f"{', '.join(names)} has no test part. These samples were held out of it"
+    note += f", and {too}" if seen else "."
     return f"On {'the test set and ' if some else ''}held-out training samples", note
 
 
