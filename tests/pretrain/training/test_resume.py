@@ -5,6 +5,7 @@ import json
 import math
 import os
 import random
+import shutil
 import signal
 from unittest.mock import Mock
 
@@ -142,8 +143,14 @@ def test_a_run_on_a_folder_goes_on_from_any_working_directory(tmp_path, monkeypa
     )
     assert read_run(run).config["data"]["data"] == "./photos"
     monkeypatch.chdir("/")
+    copied = shutil.copytree(run, tmp_path / "copied")
     assert resume(run).finished
     assert load_encoder(run).config.data.data == str(images)
+    assert not any(line["kind"] == "note" for line in read_run(run).metrics)
+    next(images.glob("one/*")).unlink()
+    assert resume(copied).finished
+    (note,) = (line["note"] for line in read_run(copied).metrics if line["kind"] == "note")
+    assert note.startswith("the data has 23 samples, and had 24 before the run was resumed")
 
 
 def test_dropout_goes_on_with_the_masks_it_would_have_drawn(tmp_path, monkeypatch):

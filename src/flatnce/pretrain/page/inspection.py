@@ -113,7 +113,8 @@ def _images(bench: Bench, count: int) -> tuple[AnySet, str]:
     if int(source.labels.min()) >= 0:
         with suppress(ValueError):  # no held-out part
             source = bench.load(bench.data, "test")
-            part = "held-out training" if "note" in bench.part(bench.data, "test") else "test"
+            held = bench.part(bench.data, "test")["split"] == "held out of train"
+            part = "held-out training" if held else "test"
     return source.subset(permutation(len(source), SEED)[:count]), part
 
 

@@ -386,6 +386,7 @@ class Training:
             "shape": list(example.shape[1:]),
             "dtype": str(example.dtype).removeprefix("torch."),
             "ready": isinstance(self.images.views, ReadyViews),
+            "samples": self.images.loader.batching.samples,
             "seconds": self.seconds,
             "verdict": self.verdict,
             "watched": self.watched,
@@ -414,6 +415,12 @@ class Training:
         }
         self.monitor.load_state_dict({**state["monitor"], **sums})
         self.monitor.to(self.device)
+        samples = self.images.loader.batching.samples
+        if (before := state.get("samples", samples)) != samples:
+            said = (
+                f"the data has {samples:,} samples, and had {before:,} before the run was resumed"
+            )
+            self.notes.append(f"{said}; its order and its schedule are not those of one run")
         self.step, self.seconds = found.step, state["seconds"]
         self.guard.taken.fill_(found.step)
         self.verdict, self.watched = state["verdict"], state["watched"]
