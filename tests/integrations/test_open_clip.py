@@ -57,6 +57,7 @@ def test_value_and_gradient_of_the_scale_are_those_of_cliploss(clip_loss):
     loss_fn(*z, scale)
     monitor.update(loss_fn.last)
     assert monitor.compute()["temperature"] == pytest.approx(0.1)
+    assert loss_fn.temperature is None  # an argument of each call
     assert monitor.history[-1]["alignment"] > 0  # the features are of length one
 
 

@@ -17,7 +17,7 @@ from flatnce.core.contrast import contrast_of, importance_weights
 from flatnce.core.diagnostics import Monitor, Snapshot, temperature_for_ess
 from flatnce.core.diagnostics.geometry import mean_potential, rank_of_gram
 from flatnce.core.diagnostics.verdict import verdicts_on
-from flatnce.core.objectives.registry import ess_target, has_scale
+from flatnce.core.objectives.registry import ess_target
 from flatnce.core.pairs import Pairs, check_integers, two_tower, two_view
 from flatnce.diagnose.findings import Diagnosis, Finding, finding, in_order, not_known
 from flatnce.diagnose.rules import HIGHEST_TEMPERATURE, LOWEST_TEMPERATURE, findings_on
@@ -162,7 +162,7 @@ def _of_loss(objective: Any, temperature: float | None) -> tuple[str, float | No
     loss = getattr(objective, "_orig_mod", objective)  # within torch.compile
     name, held = type(loss).__name__, cast(Any, getattr(loss, "temperature", None))
     one_number = isinstance(held, Real) or (isinstance(held, Tensor) and held.numel() == 1)
-    if temperature is None and one_number and has_scale(name):
+    if temperature is None and one_number:
         return name, float(held)
     return name, temperature
 

@@ -54,6 +54,8 @@ class FlatClipLoss(FlatNCE):
         1.0
     """
 
+    temperature = None  # type: ignore[assignment]  # an argument of each call
+
     def __init__(
         self,
         local_loss: bool = False,

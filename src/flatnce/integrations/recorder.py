@@ -12,7 +12,6 @@ from flatnce.core.control import EssController, Schedule
 from flatnce.core.diagnostics import Monitor, Snapshot, Verdict
 from flatnce.core.objectives.base import Objective
 from flatnce.core.objectives.temperature import LearnedTemperature
-from flatnce.integrations.open_clip import FlatClipLoss
 
 Ess: TypeAlias = float | Schedule | EssController
 """A target ESS: a number, a schedule of numbers, or a controller."""
@@ -122,7 +121,7 @@ def _control(losses: Sequence[Any], ess: Ess) -> None:
     """Control the temperatures of all losses, or of none."""
     for loss in losses:
         name = type(loss).__name__
-        if not isinstance(loss, Objective) or isinstance(loss, FlatClipLoss):
+        if not isinstance(loss, Objective) or loss.temperature is None:
             raise ValueError(
                 f"ess={ess!r} cannot be held by {name}, whose temperature flatnce cannot "
                 "change; leave ess out, or use a flatnce.FlatNCE"

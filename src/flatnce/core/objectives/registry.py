@@ -12,7 +12,7 @@ from typing import Any
 
 from flatnce.toml_files import read_entries
 
-__all__ = ["OBJECTIVES", "all_names", "ess_target", "gradient_lives", "has_scale", "learns_scale"]
+__all__ = ["OBJECTIVES", "all_names", "ess_target", "gradient_lives", "learns_scale"]
 
 
 @dataclass(frozen=True)
@@ -71,14 +71,10 @@ def gradient_lives(name: str) -> bool:
     return _entry_of(name).gradient_lives
 
 
-def has_scale(name: str) -> bool:
-    """Whether the loss itself has its scale, not the model that it trains."""
-    return name.casefold() not in map(str.casefold, _entry_of(name).scaled_by_model)
-
-
 def learns_scale(name: str) -> bool:
     """Whether the loss or its model learns the scale, so that no rule moves the temperature."""
-    return _entry_of(name).learns_scale or not has_scale(name)
+    entry = _entry_of(name)
+    return entry.learns_scale or name.casefold() in map(str.casefold, entry.scaled_by_model)
 
 
 def ess_target(name: str) -> float:
