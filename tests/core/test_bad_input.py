@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 import flatnce
-from flatnce import DCL, EssController, FlatNCE, FlatNCEPlus, HolderFlatNCE, InfoNCE, Monitor
+from flatnce import DCL, DHEL, EssController, FlatNCE, FlatNCEPlus, HolderFlatNCE, InfoNCE, Monitor
 from flatnce import functional as F
 from flatnce.core import control, faults
 from flatnce.core.contrast import inverse_temperature
@@ -491,6 +491,7 @@ BAD_CALLS = [
     ("f(z, labels=labels, ids=ones)", "labels cannot be combined with ids"),
     ("f(z, labels=labels[:3])", "labels has shape (3,)", "(4,)"),
     ("f(z, labels=arange(4))", "no anchor has a positive"),
+    ("m(torch.ones(3))", "temperature has shape (3,)", "one number"),
     # What the layout cannot hold.
     ("m(queue=full_queue())(z, labels=labels)", "queue, and use layout='two_view'"),
     ("m(queue=full_queue())(z, z, labels=labels)", "labels cannot be combined", "queue"),
@@ -509,6 +510,10 @@ BAD_CALLS = [
     ("m(layout='two_tower')(z, z, z)", "3 views", "two_view"),
     ("m(layout='two_tower')(z, rows(5))", "right has shape (5, 3)", "left"),
 ]
+
+
+def test_dhel_does_not_send_labels_to_a_layout_that_it_refuses():
+    refuses(lambda: DHEL()(rows(), rows(), labels=torch.arange(4) // 2), "labels", "with DHEL")
 
 
 @every_module

@@ -82,6 +82,8 @@ class TemperatureSource(PreciseState):
                 f"temperature has type {type(temperature).__name__}; pass a number, a tensor, a "
                 "schedule, an EssController or a LearnedTemperature"
             )
+        if isinstance(temperature, Tensor) and temperature.numel() != 1:
+            raise ValueError(f"temperature has shape {tuple(temperature.shape)}; pass one number")
         if isinstance(temperature, Tensor) and not temperature.requires_grad:
             self.register_buffer("source", temperature)
         else:
