@@ -579,6 +579,17 @@ def test_the_module_refuses_what_has_no_flatnce_form(options, words):
         CrossEntropyLoss(**options)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_autocast_to_another_precision_changes_no_loss(dtype):
+    z1, z2, z3 = torch.randn(3, 4, 5).to(dtype)
+    labels = torch.tensor([0, 0, 1, 1])
+    calls = [((z1, z2), {"labels": labels}), ((z1, z2, z3), {}), ((z1, z2), {"ids": labels})]
+    for views, options in calls:
+        expected = FlatNCE()(*views, **options)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert torch.equal(FlatNCE()(*views, **options), expected)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_gives_float32_losses_and_gradients_of_its_own_kind(dtype):
     z = [torch.randn(6, 4, dtype=dtype, requires_grad=True) for _ in range(2)]

@@ -116,6 +116,10 @@ def test_the_bank_takes_in_keys_when_the_query_needs_a_gradient(training, needs_
     criterion(query, torch.randn(8, 5))
     assert torch.equal(criterion.queue.keys, before) is not needs_gradient
     assert criterion.training is training
+    before = criterion.queue.keys.clone()
+    with torch.no_grad():
+        criterion(query, torch.randn(8, 5))
+    assert torch.equal(criterion.queue.keys, before)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -55,7 +55,7 @@ class FlatNCELoss(FlatNCE):
             queue.to(out0.device)
         mode = self.training
         # As in lightly, the bank and the temperature change only when there is a gradient.
-        self.training = isinstance(out0, Tensor) and out0.requires_grad
+        self.training = torch.is_grad_enabled() and getattr(out0, "requires_grad", False)
         try:
             if queue is None and is_single_row(out0, out1, gather=self.gather):
                 return zero_loss(self, out0, out1)

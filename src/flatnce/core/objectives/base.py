@@ -193,7 +193,7 @@ def _check_views(batch: Batch) -> None:
     if batch.labels is not None:
         raise ValueError(
             "labels cannot be combined with ids or a queue, and need layout='two_view'; leave out "
-            "ids and the queue, and use layout='two_view'"
+            "ids and the queue, and use layout='two_view' (with DHEL, leave out labels)"
         )
     if len(batch.views) == 1:
         raise ValueError("z2 is missing; pass the second view, or labels for one view")
@@ -564,7 +564,8 @@ class Objective(nn.Module, ABC):
             )
             if found is not None:
                 return found
-        pairs = self.layout.pairs(batch)
+        with torch.autocast(batch.views[0].device.type, enabled=False):
+            pairs = self.layout.pairs(batch)
         first = pairs[0] if isinstance(pairs, tuple) else pairs
         if own:
             parameters = self.named_parameters(recurse=False)
