@@ -4,6 +4,8 @@ import math
 
 NAMES = {"infonce": "InfoNCE", "flatnce": "FlatNCE"}
 OBJECTIVES = tuple(NAMES)
+ANCHOR = "-anchor"
+"""Ends the name of an objective that has a temperature per anchor."""
 BATCHES = (32, 128, 256, 512)
 SCREENED = (32, 512)
 """Batches of the two screens, pieces 1 and 2."""

@@ -16,7 +16,7 @@ at the given speed is not started. Runs with a committed record are not trained 
 | 10 | `256-10`: the four arms at batch 256, seed 10; the other seeds |
 | 11 | `1000`: FlatNCE-ESS at batch 512 for 1,000 epochs |
 | 12 | `tail-tune`, `tail-beyond`, `tail-10`, ...: the long tail; `tiny-...`: Tiny-ImageNet |
-| 13 | `heads`, `queues`, `infonce`: one change each, tuning seed; `10`, ...: the changes kept |
+| 13 | `heads`, `queues`, `infonce`, `anchors`: one change each; `10`, ...: the changes kept |
 
 `--preset digits --epochs 1` runs the same on a CPU, to check the script; piece 9 as a whole
 needs `--epochs 5`, because its screens take a fifth of them.
@@ -66,6 +66,9 @@ CHANGED = {
         (arm, (one,)) for arm in ("FlatNCE-ESS", "InfoNCE") for one in ("queue", "target")
     ),
     "infonce": (("InfoNCE", ()), *(("InfoNCE", (one,)) for one in ("views", "wide", "deep"))),
+    "anchors": tuple(
+        (arm, (one,)) for arm in ("FlatNCE-ESS", "InfoNCE") for one in ("average", "anchor")
+    ),
 }
 """Parts of piece 13 at the tuning seed. InfoNCE without a change has a record of piece 3."""
 LEAST_GAIN = 0.003

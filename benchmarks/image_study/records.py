@@ -1,7 +1,6 @@
 """Records of the image study: those of ``flatnce.pretrain.runs.records``, with its own fields."""
 
 from flatnce.pretrain.runs import records
-from flatnce.pretrain.runs.records import key_of
 from flatnce.pretrain.runs.records import read_records as read_all
 from flatnce.pretrain.runs.records import write_record as write
 
@@ -9,6 +8,19 @@ MOST_LINES = 100
 """The largest number of lines of metrics in a record."""
 
 __all__ = ["key_of", "read_all", "record_of", "write"]
+
+
+def is_averaged(config):
+    """Whether the average of checkpoints is evaluated, as of every run that keeps several."""
+    return config["watch"]["keep"] > 1
+
+
+def key_of(config):
+    """The key of a config; where checkpoints are averaged, it says which.
+
+    The training of such a run is that of the run that keeps one checkpoint.
+    """
+    return records.key_of(config, measured=is_averaged(config))
 
 
 def record_of(name, piece, step, run, evaluation, where):
@@ -26,4 +38,5 @@ def record_of(name, piece, step, run, evaluation, where):
     own = {"purpose": "tuning" if tuning else "evaluation", "evaluation": evaluation}
     own |= {"piece": piece, "piece_step": step, "environment": where}
     every = max(1.0, run.config["run"]["epochs"] / MOST_LINES)
-    return records.record_of(name, run, every=every) | own
+    measured = is_averaged(run.config)
+    return records.record_of(name, run, every=every, measured=measured) | own

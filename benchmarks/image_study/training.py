@@ -9,6 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from anchors import add_anchor_objectives
+from averages import load_average
+from choices import ANCHOR
 from long_tail import LONG_TAIL, add_long_tail, counts
 from records import read_all, record_of, write
 
@@ -45,9 +48,13 @@ CHANGES = {
     "deep": {"head_layers": 3},
     "queue": {"queue": 4096, "momentum_encoder": 0.99},
     "target": {},
+    "average": {},
+    "anchor": {},
 }
-"""Settings that a run of piece 13 changes; `target` starts at four times the ESS target."""
+"""Settings that a run of piece 13 changes; those that depend on the run are in `Run.settings`."""
 LARGEST_START = 0.6
+WRITTEN, AVERAGED = 20, 5
+"""Checkpoints that a run with `average` writes, and how many of the last are averaged."""
 
 
 @dataclass(frozen=True)
@@ -90,12 +97,16 @@ class Run:
 
     @property
     def settings(self):
-        """What its changes set."""
+        """What its changes set; `target` starts at four times the ESS target."""
         found = {}
         for change in self.changes:
             found |= CHANGES[change]
         if "target" in self.changes:
             found |= {"ess": min(4 * self.ess, LARGEST_START), "ess_end": self.ess}
+        if "average" in self.changes:
+            found |= {"checkpoint_every": self.epochs / WRITTEN, "keep": AVERAGED}
+        if "anchor" in self.changes:
+            found["objective"] = self.objective + ANCHOR
         return found
 
 
@@ -172,12 +183,12 @@ def data_of(asked, run):
 def config_of(asked, run):
     """The config of a run."""
     full = asked.preset == CIFAR
-    return preset(asked.preset).override(
+    settings = dict(
         data=data_of(asked, run),
         root=asked.data,
         objective=run.objective,
         temperature=run.temperature,
-        **({} if "target" in run.changes else {"ess": run.ess}),
+        ess=run.ess,
         rate=run.rate,
         base_batch=run.batch,
         batch_size=run.batch,
@@ -190,8 +201,8 @@ def config_of(asked, run):
         checkpoint_every=float(min(run.epochs, KEPT_EPOCHS)),
         keep=1,
         tensorboard=False,
-        **run.settings,
     )
+    return preset(asked.preset).override(**(settings | run.settings))
 
 
 def features_of(run, images):
@@ -252,6 +263,8 @@ def trained_and_evaluated(asked, piece, folder, wanted):
     """
     if any(run.data.endswith(LONG_TAIL) for run in wanted):
         add_long_tail(asked.preset)
+    if any("anchor" in run.changes for run in wanted):
+        add_anchor_objectives()
     place, by_name = asked.work / f"step-{folder}", {run.name: run for run in wanted}
     configs = {run.name: config_of(asked, run) for run in wanted}
     at_once = min(asked.at_once or len(configs), len(configs))
@@ -266,7 +279,11 @@ def trained_and_evaluated(asked, piece, folder, wanted):
         data = data_of(asked, run).removesuffix(LONG_TAIL)  # features are judged by all labels
         splits = [images(data, split) for split in ("train", "test")[: 1 if run.tunes else 2]]
         began, found = time.perf_counter(), read_run(place / run.name)
-        loaded = load_encoder(place / run.name, None, device)
+        averaged = []
+        if "average" in run.changes:
+            loaded, averaged = load_average(place / run.name, device)
+        else:
+            loaded = load_encoder(place / run.name, None, device)
         if run.tunes:
             evaluation, z = on_held_out(loaded, *splits)
             step = embeddings.setdefault(wanted[run], {})
@@ -274,6 +291,8 @@ def trained_and_evaluated(asked, piece, folder, wanted):
             np.savez(asked.out / f"embeddings-{wanted[run]}.npz", **step)
         else:
             evaluation = on_test(loaded, *splits)
+        if averaged:
+            evaluation["averaged_steps"] = averaged
         evaluation["seconds"] = round(time.perf_counter() - began, 2)
         where = environment(asked, device)
         records[run] = record_of(run.name, piece, wanted[run], found, evaluation, where)

@@ -16,3 +16,18 @@ def study_modules(monkeypatch):
     for name, module in list(sys.modules.items()):
         if Path(getattr(module, "__file__", None) or ".").parent == STUDY:
             del sys.modules[name]
+
+
+@pytest.fixture
+def anchor_objectives(study_modules):
+    """Register the objectives with a temperature per anchor while a test runs."""
+    from anchors import OBJECTIVES_PER_ANCHOR, add_anchor_objectives
+
+    from flatnce.core.objectives import losses
+    from flatnce.core.objectives.registry import OBJECTIVES
+
+    add_anchor_objectives()
+    yield
+    for name, made in OBJECTIVES_PER_ANCHOR.items():
+        del OBJECTIVES[name]
+        delattr(losses, made.__name__)

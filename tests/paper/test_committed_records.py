@@ -109,7 +109,7 @@ def test_no_committed_record_is_left_over(committed):
 
 
 @pytest.mark.parametrize("folder", ["reproduce", "image_study"])
-def test_committed_records_have_settings_that_there_are(folder):
+def test_committed_records_have_settings_that_there_are(folder, anchor_objectives):
     for record in read_records(FOLDER.parents[1] / folder / "records").values():
         if "findings" not in record:
             TrainConfig.from_plain({"all": settings_of(record)})

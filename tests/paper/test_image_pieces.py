@@ -1,6 +1,7 @@
 """Pieces 6 to 13 of the image study: the runs of each part, and the hypotheses they decide."""
 
 import itertools
+import math
 import sys
 from argparse import Namespace
 from collections import Counter
@@ -9,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 STUDY = Path(__file__).parents[2] / "benchmarks" / "image_study"
 TEMPERATURES = (0.05, 0.1, 0.2, 0.3, 0.5)
@@ -63,6 +65,9 @@ def test_each_change_is_tried_by_itself(named):
         "infonce-b128-ess0.3-r0.1697-e100-target-s0",
     }
     assert named(13, "infonce") == {f"{info}{c}-s0" for c in ("", "-views", "-wide", "-deep")}
+    assert named(13, "anchors") == {
+        f"{arm}-{change}-s0" for arm in (flat, info) for change in ("average", "anchor")
+    }
 
 
 def with_changes(committed, kept):
@@ -78,7 +83,9 @@ def with_changes(committed, kept):
     return [one for one in records if one["name"] not in {known["name"] for known in committed}]
 
 
-@pytest.mark.parametrize("kept", [(), ("wide",), ("views", "target")])
+@pytest.mark.parametrize(
+    "kept", [(), ("wide",), ("views", "target"), ("queue", "anchor"), ("target", "average")]
+)
 def test_the_changes_that_help_are_combined(committed, kept):
     from pieces import PIECES
 
@@ -129,6 +136,222 @@ def test_changes_are_in_the_config(study_modules):
     assert (queued.model.queue, queued.model.momentum_encoder) == (4096, 0.99)
 
 
+def test_an_averaged_run_keeps_five_checkpoints_and_has_a_key_of_its_own(study_modules):
+    from records import key_of
+    from training import Run, config_of
+
+    asked = Namespace(preset="cifar10", data=None)
+    plain, averaged = (
+        config_of(asked, Run("flatnce", 32, 0.1, 0.03, 100, ess=0.075, changes=changes))
+        for changes in ((), ("average",))
+    )
+    assert (plain.watch.checkpoint_every, plain.watch.keep) == (100.0, 1)
+    assert (averaged.watch.checkpoint_every, averaged.watch.keep) == (5.0, 5)
+    assert averaged == plain.override(checkpoint_every=5.0, keep=5)  # nothing else changes
+    assert key_of(averaged.plain()) != key_of(plain.plain())
+    assert key_of(averaged.plain()) != key_of(averaged.override(checkpoint_every=4.0).plain())
+
+
+def random_rows(*shape, seed):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def unit(rows):
+    return rows / rows.square().sum(dim=1, keepdim=True).sqrt()
+
+
+def loss_per_anchor(objective, anchors, positives, negatives, beta):
+    """The definition in loops: unit rows, and of each anchor the list of its negatives."""
+    cosines = [[a @ k for k in keys] for a, keys in zip(anchors, negatives, strict=True)]
+    spreads = []
+    for row in cosines:
+        values = [float(c.detach()) for c in row]
+        mean = sum(values) / len(values)
+        spreads.append(math.sqrt(sum((v - mean) ** 2 for v in values) / len(values)))
+    total = 0.0
+    for anchor, positive, row, spread in zip(anchors, positives, cosines, spreads, strict=True):
+        own = beta * sum(spreads) / len(spreads) / spread  # a number, without a gradient
+        gap = torch.log(sum(torch.exp(own * c) for c in row)) - own * (anchor @ positive)
+        value = torch.log1p(torch.exp(gap))
+        if objective == "flatnce":  # the value of InfoNCE, the gradient of the gap
+            value = value.detach() + gap - gap.detach()
+        total = total + value / len(cosines)
+    return total
+
+
+def assert_same_loss(found, wanted, leaves):
+    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=0)
+    for one, other in zip(
+        torch.autograd.grad(found, leaves), torch.autograd.grad(wanted, leaves), strict=True
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("objective", ["flatnce", "infonce"])
+def test_a_temperature_per_anchor_is_that_of_loops(study_modules, objective):
+    from anchors import OBJECTIVES_PER_ANCHOR
+
+    leaves = [random_rows(5, 4, seed=seed).requires_grad_() for seed in (0, 1)]
+    z = unit(torch.cat(leaves))
+    positives = [z[(i + 5) % 10] for i in range(10)]
+    negatives = [[z[j] for j in range(10) if j % 5 != i % 5] for i in range(10)]
+    wanted = loss_per_anchor(objective, z, positives, negatives, 1 / 0.2)
+    loss_fn = OBJECTIVES_PER_ANCHOR[f"{objective}-anchor"](0.2)
+    assert_same_loss(loss_fn(*leaves), wanted, leaves)
+    assert not hasattr(loss_fn.last, "alignment")  # scores are not cosines over the temperature
+
+
+@pytest.mark.parametrize("objective", ["flatnce", "infonce"])
+def test_a_temperature_per_anchor_takes_a_queue_that_is_not_full(study_modules, objective):
+    from anchors import OBJECTIVES_PER_ANCHOR
+
+    from flatnce import KeyQueue
+
+    leaves = [random_rows(4, 6, seed=seed).requires_grad_() for seed in (0, 1)]
+    past, queue = random_rows(3, 6, seed=2), KeyQueue(7, 6).double()
+    queue.enqueue(past, torch.tensor([11, 1, 12]))  # sample 1 is in the batch, too
+    queries, keys = map(unit, leaves)
+    negatives = [
+        [keys[j] for j in range(4) if j != i]
+        + [key for key, number in zip(unit(past), (11, 1, 12), strict=True) if number != i]
+        for i in range(4)
+    ]
+    wanted = loss_per_anchor(objective, queries, keys, negatives, 1 / 0.3)
+    loss_fn = OBJECTIVES_PER_ANCHOR[f"{objective}-anchor"](0.3, queue=queue)
+    assert_same_loss(loss_fn(*leaves, ids=torch.arange(4)), wanted, leaves)
+
+
+def test_an_anchor_with_more_spread_negatives_has_a_higher_temperature(study_modules):
+    from anchors import AnchorTemperatures, scales
+
+    from flatnce.core.objectives.base import Batch
+    from flatnce.core.pairs import two_view
+
+    views = random_rows(2, 8, 5, seed=3).unbind()
+    pairs = two_view(*views)
+    counted = ~pairs.negatives.block()
+    spread = torch.stack(
+        [row[kept].std() for row, kept in zip(pairs.anchors @ pairs.keys.T, counted, strict=True)]
+    )
+    assert torch.equal(scales(pairs).argsort(), spread.argsort(descending=True))
+    found = AnchorTemperatures().pairs(Batch(views))
+    torch.testing.assert_close(found.anchors.norm(dim=1), scales(pairs))
+    for rows in (found.keys, found.positives[:, 0]):
+        torch.testing.assert_close(rows.norm(dim=1), torch.ones(16, dtype=torch.float64))
+
+
+def test_equal_cosines_leave_the_temperature(study_modules):
+    from anchors import scales
+
+    from flatnce.core.pairs import two_view
+
+    same = torch.ones(4, 3)
+    assert torch.equal(scales(two_view(same, same)), torch.ones(8))
+
+
+def test_the_controller_sees_the_scaled_scores(study_modules):
+    from anchors import OBJECTIVES_PER_ANCHOR, scales
+
+    from flatnce import EssController
+    from flatnce.core.pairs import two_view
+
+    views = random_rows(2, 6, 4, seed=4).unbind()
+    loss_fn = OBJECTIVES_PER_ANCHOR["flatnce-anchor"](EssController(0.3, rate=0.5))
+    loss_fn(*views)
+    pairs = two_view(*views)
+    a = b = 0.0
+    for row, own, out in zip(
+        pairs.anchors @ pairs.keys.T, scales(pairs), pairs.negatives.block(), strict=True
+    ):
+        e = (own * row[~out] / 0.1).exp()
+        a += (e.sum() ** 2 - (e**2).sum()) / (len(e) * (len(e) - 1))
+        b += (e**2).sum() / len(e)
+    assert float(loss_fn.last.ess) == pytest.approx(float(a / b), rel=1e-6)
+    assert float(loss_fn.temperature) != pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("objective", ["flatnce", "infonce"])
+def test_a_temperature_per_anchor_reads_nothing_from_the_device(study_modules, objective):
+    from anchors import OBJECTIVES_PER_ANCHOR
+
+    with FakeTensorMode():  # a read, or a shape that depends on numbers, raises an error
+        views = torch.empty(2, 6, 4, device="cuda").unbind()
+        loss = OBJECTIVES_PER_ANCHOR[f"{objective}-anchor"](0.1, kernel="dense")(*views)
+    assert loss.device.type == "cuda" and loss.shape == ()
+
+
+@pytest.mark.parametrize("objective", ["flatnce", "infonce"])
+def test_the_fused_kernel_takes_scaled_anchors(study_modules, objective):
+    from anchors import OBJECTIVES_PER_ANCHOR
+
+    pytest.importorskip("triton")
+    device = "cuda" if torch.cuda.is_available() else "cpu"  # there by Triton's interpreter
+    found = []
+    for kernel in ("dense", "fused"):
+        views = random_rows(2, 16, 8, seed=5).float().to(device).requires_grad_()
+        loss = OBJECTIVES_PER_ANCHOR[f"{objective}-anchor"](0.1, kernel=kernel)(*views)
+        found.append((loss.detach(), torch.autograd.grad(loss, views)[0]))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
+
+
+def test_per_anchor_entries_have_the_facts_of_their_bases(anchor_objectives):
+    from flatnce.core.objectives import losses
+    from flatnce.core.objectives.registry import OBJECTIVES, all_names, gradient_lives
+
+    for base in ("flatnce", "infonce"):
+        entry, own = OBJECTIVES[base], OBJECTIVES[f"{base}-anchor"]
+        assert (own.ess_target, own.settings) == (entry.ess_target, entry.settings)
+        assert issubclass(getattr(losses, own.class_name), getattr(losses, entry.class_name))
+        for name in (own.name, own.class_name):
+            assert gradient_lives(name) == entry.gradient_lives
+        assert {all_names()[name].name for name in entry.other_names} == {base}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", ["flatnce", "infonce"])
+def test_both_changes_are_trained_and_evaluated(anchor_objectives, tmp_path, objective):
+    import training
+    from averages import load_average
+    from records import key_of, read_all
+
+    from flatnce.pretrain import load_encoder
+
+    asked = Namespace(preset="digits", data=None, out=tmp_path, work=tmp_path / "work")
+    asked.at_once, asked.commit = None, "0"
+    held = {"flatnce": 0.075, "infonce": None}[objective]
+    runs = {
+        changes: training.Run(objective, 64, 0.1, 0.03, 1, ess=held, changes=changes)
+        for changes in ((), ("average",), ("anchor",), ("average", "anchor"))
+    }
+    training.trained_and_evaluated(asked, 13, "anchors", dict.fromkeys(runs.values(), "anchors"))
+    found = {changes: read_all(tmp_path / "records")[run.name] for changes, run in runs.items()}
+    assert len({one["key"] for one in found.values()}) == 4
+    for changes, one in found.items():
+        assert one["key"] == key_of(one["config"])
+        assert ("averaged_steps" in one["evaluation"]) == ("average" in changes)
+        per_anchor = "anchor" in changes
+        name = f"{objective}-anchor" if per_anchor else objective
+        assert one["config"]["loss"]["objective"] == name
+        assert ("alignment" in one["metrics"][-1]) == (not per_anchor)
+    steps = found["average",]["evaluation"]["averaged_steps"]
+    assert steps == [18, 19, 20, 21, 22]  # an epoch has 22
+    same = ("loss", "temperature", "ess")  # the training of an averaged run is that of the other
+    first, second = (found[changes]["metrics"][-1] for changes in ((), ("average",)))
+    assert [first[key] for key in same] == [second[key] for key in same]
+    embedded = np.load(tmp_path / "embeddings-anchors.npz")
+    last, mean = (embedded[runs[changes].name] for changes in ((), ("average",)))
+    assert last.shape == mean.shape and not np.array_equal(last, mean)
+    place = tmp_path / "work" / "step-anchors" / runs["average",].name
+    averaged, used = load_average(place)
+    assert used == steps
+    each = [load_encoder(place, step).encoder.state_dict() for step in steps]
+    for name, value in averaged.encoder.state_dict().items():
+        wanted = each[-1][name]
+        if wanted.is_floating_point():
+            wanted = (sum(one[name].double() for one in each) / 5).float()
+        torch.testing.assert_close(value, wanted, rtol=0, atol=1e-9)
+
+
 @pytest.mark.parametrize(
     ("ours", "verdict"),
     [
@@ -149,6 +372,18 @@ def test_the_tenth_hypothesis_asks_for_level_means(committed, ours, verdict):
     (found,) = found_of("H10", [*committed, *runs])
     assert found.verdict == verdict
     assert found.n == len(ours)
+
+
+def test_the_tenth_hypothesis_takes_runs_with_a_temperature_per_anchor(committed):
+    ours = {"objective": "flatnce-anchor", "ess": 0.075}
+    theirs = {"objective": "infonce-anchor", "batch_size": 128}
+    runs = [
+        made(13, str(seed), seed, linear, **settings)
+        for linear, settings in ((85, ours), (86, theirs))
+        for seed in range(10, 15)
+    ]
+    (found,) = found_of("H10", [*committed, *runs])
+    assert (found.n, found.estimate, found.verdict) == (5, "−1.00", "refuted")
 
 
 @pytest.mark.parametrize("objective", ["flatnce", "infonce"])
@@ -345,7 +580,7 @@ def test_no_run_belongs_to_two_parts(every_run):
     assert max(names.values()) == 1
     numbers = Counter(number for number, _ in every_run for _ in every_run[number, _])
     assert numbers == {
-        5: 40, 6: 24, 7: 24, 8: 2, 9: 7 + 2 + 5, 10: 12, 11: 1, 12: 2 * (3 + 6), 13: 12 + 10
+        5: 40, 6: 24, 7: 24, 8: 2, 9: 7 + 2 + 5, 10: 12, 11: 1, 12: 2 * (3 + 6), 13: 16 + 10
     }  # fmt: skip
 
 
@@ -386,7 +621,7 @@ def test_the_parts_of_a_piece_pass_the_parser_and_runs_with_records_are_left_out
     assert first - second == {done} and len(first) == 4
 
 
-def test_configs_accept_dhel_and_name_the_data(every_run):
+def test_configs_accept_dhel_and_name_the_data(every_run, anchor_objectives):
     from records import key_of
     from training import config_of
 
@@ -394,7 +629,7 @@ def test_configs_accept_dhel_and_name_the_data(every_run):
     configs = {run.name: config_of(asked, run) for runs in every_run.values() for run in runs}
     assert configs["dhel-b32-t0.2-r0.03-e100-s10"].loss.objective == "dhel"
     sets = Counter(config.data.data for config in configs.values())
-    assert sets == {"cifar10": 139, "cifar10-long-tail": 9, "tiny-imagenet": 9}
+    assert sets == {"cifar10": 143, "cifar10-long-tail": 9, "tiny-imagenet": 9}
     assert len({key_of(config.plain()) for config in configs.values()}) == len(configs)
 
 
