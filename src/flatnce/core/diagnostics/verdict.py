@@ -66,7 +66,6 @@ class Rule:
     kind: str
     holds: Callable[[Numbers], bool]  # called with complete, finite records only
     normal_early: bool = False  # whether a healthy run may look like this before has_evidence
-    excludes: tuple[str, ...] = ()  # kinds that are not reported beside this one
 
     def judge(self, history: History, objective: str, layout: str) -> Verdict:
         """The verdict of this rule, which holds on the last record."""
@@ -110,10 +109,7 @@ def verdicts_on(history: History, objective: str = "", layout: str = "two_view")
         >>> [verdict.kind for verdict in verdicts_on([record])]
         ['saturated', 'peaked']
     """
-    holding = list(_holding(history))
-    excluded = {kind for rule in holding for kind in rule.excludes}
-    kept = (rule for rule in holding if rule.kind not in excluded)
-    return [rule.judge(history, objective, layout) for rule in kept]
+    return [rule.judge(history, objective, layout) for rule in _holding(history)]
 
 
 def has_evidence(history: History) -> bool:
@@ -200,7 +196,6 @@ RULES = (
             _effective_negatives(numbers) < PEAKED_NEGATIVES and numbers["ess"] < PEAKED_ESS
         ),
         normal_early=True,
-        excludes=("uniform",),
     ),
     Rule("uniform", lambda numbers: numbers["ess"] > UNIFORM_ESS, normal_early=True),
     Rule(
