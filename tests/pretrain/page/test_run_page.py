@@ -52,7 +52,12 @@ VERDICT = {
 }
 
 OTHERS = [
-    {"name": "transfer-linear", "data": "voc2007", "map": 0.6, "protocol": {"name": "transfer"}},
+    {
+        "name": "transfer-linear",
+        "data": "voc2007-top1",
+        "top1": 0.6,
+        "protocol": {"name": "transfer"},
+    },
     {"name": "mi", "data": "cifar10", "pool_mi": 5.0, "pool_ceiling": 9.21, "protocol": {}},
 ]
 
@@ -152,7 +157,7 @@ def test_a_share_is_drawn_from_zero(tmp_path, name):
         ("Time", ["2 min 1 s"]),
         ("Samples per second over the whole training", ["11,900"]),
         ("linear", ["digits", "400", "95.12 %", "93.00 % to 97.00 %", "99.90 %", "1,359"]),
-        ("transfer", ["voc2007", "", "mAP 60.00 %"]),
+        ("transfer", ["voc2007-top1", "", "60.00 %"]),
         ("mi", ["cifar10", "", "5.00 of 9.21 nats"]),
         ("backbone", ["small"]),
         ("root", ["not set"]),

@@ -153,7 +153,7 @@ def _show(directory: Path, as_json: bool) -> int:
         "failure": row["failure"],
         "verdict": results.get("verdict") or row["verdict"],
         "scores": [
-            (one.name, f"{one.said}{one.interval and f' ({one.interval})'} on {one.data}{at}")
+            (one.name, f"{one.score}{one.interval and f' ({one.interval})'} on {one.data}{at}")
             for one, at in zip(map(score_cells, scores), steps, strict=True)
         ],
         "last": pairs_text(row["last"]),

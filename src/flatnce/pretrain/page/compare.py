@@ -301,7 +301,7 @@ def _numbers_of(run: Run) -> dict[Measure, float]:
         if one.get("step") in (None, results.get("step")):
             name = protocol_name(one).replace("knn", "kNN", 1)
             measure = Measure(f"{name} on {one.get('data', '')}, test set", "share")
-            found.setdefault(measure, one.get("top1", one.get("map")))
+            found.setdefault(measure, one.get("top1"))
     last = {one.get("kind"): dict(one) for one in run.metrics}
     if (train := last.get("train", {})).get("ess") == train.get("ess_paper"):
         train.pop("ess", None)  # of an older version, which logged the paper's form

@@ -66,9 +66,7 @@ def inspect_encoder(
     run = load_encoder(directory, step, choose_device(device))
     bench = Bench(run, Options(workers=run.config.data.workers))
     some, part = _images(bench, images)
-    # One class number per image; None without labels, or with several per image.
-    has_labels = some.labels.ndim == 1 and int(some.labels.min()) >= 0
-    labels = some.labels.tolist() if has_labels else None
+    labels = some.labels.tolist() if int(some.labels.min()) >= 0 else None
     rows = normalize(bench.extract(some).features, dim=1).cpu()
     found = {
         "format_version": FORMAT_VERSION,

@@ -60,8 +60,7 @@ def _read_summary(directory: Path) -> Summary:
     step, epoch = trained.get("step") or math.inf, trained.get("epoch") or 0.0
     scores, own = {}, str(settings.get("data") or "")
     for one in results.get("evaluations", ()):
-        known = (one.get(key) for key in ("top1", "map", "pool_mi"))
-        score = next((value for value in known if value is not None), None)
+        score = one.get("pool_mi") if one.get("top1") is None else one["top1"]
         tested = os.path.normpath(one.get("data") or own)  # photos/ is ./photos
         more = "" if tested == os.path.normpath(own) else f" on {one['data']}"
         scores[log.protocol_name(one) + more] = score

@@ -456,7 +456,6 @@ class ScoreCells:
     interval: str  # of 95 %; for information, the one-sided lower limit
     top5: str
     test_images: str
-    said: str  # the score with its measure, unless that is top-1
 
 
 def score_cells(result: Mapping[str, Any], percent: str = "{:.2f} %") -> ScoreCells:
@@ -469,21 +468,18 @@ def score_cells(result: Mapping[str, Any], percent: str = "{:.2f} %") -> ScoreCe
     described = protocol if isinstance(protocol, Mapping) else {}
     measure, score = "top-1" if "top1" in result else "", share(result.get("top1"))
     interval = " to ".join(map(share, result.get("interval") or ()))
-    if result.get("map") is not None:
-        measure, score = "mAP", share(result["map"])
-    elif not score and result.get("pool_mi") is not None:
+    if not score and result.get("pool_mi") is not None:
         ceiling = result.get("pool_ceiling")
         most = "" if ceiling is None else f" of {ceiling:.2f}"
         measure, score = "mutual information, nats", f"{result['pool_mi']:.2f}{most} nats"
         interval = "" if result.get("lower") is None else f"≥ {result['lower']:.2f}"
-    measure, count = str(result.get("measure", measure)), result.get("test_images")
+    count = result.get("test_images")
     return ScoreCells(
         name=protocol_name(result),
         data=str(result.get("data", described.get("data")) or ""),
-        measure=measure,
+        measure=str(result.get("measure", measure)),
         score=score,
         interval=interval,
         top5=share(result.get("top5")),
         test_images="" if count is None else f"{count:,}",
-        said=f"mAP {score}" if measure.startswith("mAP") else score,
     )

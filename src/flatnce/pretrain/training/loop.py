@@ -54,7 +54,7 @@ class Outcome:
         results = read_run(self.directory).results or {}
         cells = [score_cells(one) for one in results.get("evaluations", ())]
         facts = {"verdict": results["verdict"]} if results.get("verdict") else {}
-        facts |= {f"{one.name} on {one.data}": one.said for one in cells}
+        facts |= {f"{one.name} on {one.data}": one.score for one in cells}
         ended = "finished" if self.finished else "stopped"
         title = f"run {self.directory.name}: {ended} at step {self.step:,}"
         return html_card(title, {**facts, "folder": str(self.directory)})
