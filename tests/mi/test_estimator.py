@@ -40,6 +40,13 @@ def test_normal_pairs_are_estimated_and_the_limit_lies_below_the_truth():
     assert found.baselines["ksg"] == pytest.approx(truth, abs=0.15)
 
 
+def test_a_critic_that_finds_nothing_certifies_exactly_nothing():
+    for seed in range(6):
+        random = np.random.default_rng(1000 * seed + 50)
+        x, y = random.standard_cauchy(50), random.random(50) < 0.1
+        assert mi.estimate(x, y, seed=seed, baselines=False, permutations=19).lower == 0
+
+
 @pytest.mark.parametrize("seed", [2, 3, 4])
 def test_independent_columns_are_not_found_dependent(seed):
     random = np.random.default_rng(seed)

@@ -241,6 +241,7 @@ def test_the_meaning_is_that_of_two_normal_columns_and_of_a_label():
     assert "Fano" not in labelled(math.log(3)).summary()
     strong = answer(nats=2.66, best=None).summary()
     assert "two normal columns with correlation 0.9976 share as much" in strong
+    assert "correlation above 0.999999 share" in answer(nats=7.0, best=None).summary()
     assert "correlation 0.99 share" in answer(nats=-0.5 * math.log(1 - 0.99**2)).summary()
 
 

@@ -26,6 +26,8 @@ __all__ = []
 
 LARGEST_MATRIX_ROWS = 2048  # of a part, in the permutation test: any subset gives an exact test
 
+SMALLEST = 1e-6  # of a number of nats that is not rounding, nor shown as 0
+
 NO_GROUP = -1  # groups are numbered from 0
 
 Values = dict[str, float]
@@ -209,13 +211,14 @@ def evaluate(parts: Sequence[EvaluationPart], permutations: int, seed: int) -> E
     primary = readouts["infonce"]
     students = require_extra("scipy.special", "the lower limit", "mi")
     quantile = float(students.stdtrit(jackknife_size(sums) - 1, 0.95))
+    limit = primary.nats - quantile * primary.standard_error
     rows = tuple(len(part.x) for part in parts)
     statistics = [each.statistics()[0] for each in sums]
     log_ess = torch.cat([2 * each.negative - each.negative2 for each in statistics])
     given = [part.units for part in parts if part.units is not None]
     return Evaluation(
         readouts=readouts,
-        lower=max(primary.nats - quantile * primary.standard_error, 0.0),
+        lower=limit if limit > SMALLEST else 0.0,
         p_value=permutation_p_value(parts, permutations, seed),
         permutations=permutations,
         ceiling=sum(count * math.log(count) for count in rows) / sum(rows),

@@ -13,7 +13,7 @@ from flatnce.mi.best import BestEstimate
 from flatnce.mi.cleaning import Cleaning, CleanTables
 from flatnce.mi.fitting import FittedCritic
 from flatnce.mi.memory import Memory
-from flatnce.mi.readouts import Evaluation, Readout
+from flatnce.mi.readouts import SMALLEST, Evaluation, Readout
 from flatnce.toml_files import read_toml
 
 
@@ -141,8 +141,11 @@ class Estimate:
         if known:
             bits = "" if unit == "bits" else f"{number_text(known['bits'])} bits; "
             alike = known["correlation"]
-            alike = f"{number_text(alike, _decimals(1 - alike, 2))} share as much."
-            lines.append(f"Meaning: {bits}two normal columns with correlation {alike}")
+            near = number_text(alike, _decimals(1 - alike, 2))
+            near = near if 1 - alike > SMALLEST else "above 0.999999"
+            lines.append(
+                f"Meaning: {bits}two normal columns with correlation {near} share as much."
+            )
         # Of an interval from 0 on without evidence, as of a few rare rows, any share is chance.
         sure = self.p_value <= 0.05 or self.best is None or self.best.low > SMALLEST
         for name, label in ((name, known[name]) for name in self.cleaning.labels if known):
@@ -239,7 +242,7 @@ def estimate_of(evaluation: Evaluation, flags: tuple[Flag, ...], **rest: Any) ->
     """
     primary = evaluation.readouts["infonce"]
     dependent = any(flag.name == "dependent" for flag in flags)
-    if not dependent and evaluation.lower > SMALLEST and evaluation.p_value > 0.05:
+    if not dependent and evaluation.lower > 0 and evaluation.p_value > 0.05:
         flags += (flag("unconfirmed", p=p_value_in_words(evaluation.p_value)),)
     return Estimate(
         nats=primary.nats,
@@ -283,9 +286,6 @@ def unit_factor(unit: str) -> float:
     """Return the factor from nats to a unit."""
     check_choice("unit", unit, UNITS)
     return 1 / math.log(2) if unit == "bits" else 1.0
-
-
-SMALLEST = 1e-6  # of a number that is not shown as 0
 
 
 def number_text(value: float, decimals: int = 2) -> str:
@@ -410,6 +410,7 @@ def memory_flags(
     each, lag = memory.each, memory.lag
     seen = {**vars(memory), "remedy": memory.remedy(rows), "counted": each}
     seen["other"] = f"the next {each}" if lag == 1 else f"the {each} {lag} {each}s later"
+    seen["those"] = "groups of one object" if each == "group" else "rows of one person or machine"
     seen["why"] = f": a series, or several {each}s of one object? Then"
     if blocks:
         lasting = f"of {math.ceil(memory.length)} rows" if memory.length else "without an end"
