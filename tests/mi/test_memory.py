@@ -243,6 +243,21 @@ def test_a_series_that_begins_late_has_the_blocks_of_its_own_rows():
     assert found.settings["blocks"] == own and not found.flagged("dependent")
 
 
+@pytest.mark.parametrize("typed, why", [("--group=g", "groups"), ("--block=12", "blocks of 12")])
+def test_the_page_of_a_refusal_begins_as_the_answer_does(typed, why, tmp_path, capsys):
+    pandas = pytest.importorskip("pandas")
+    walks = np.random.default_rng(1).normal(size=(600, 2)).cumsum(0)
+    table = pandas.DataFrame(walks, columns=["x", "y"]).assign(g=np.arange(600) // 10)
+    table.to_csv(tmp_path / "walks.csv", index=False)
+    page = tmp_path / "page.html"
+    quick = ["--steps", "5", "--permutations", "19", "--report", str(page)]
+    assert main(["mi", str(tmp_path / "walks.csv"), "--x=x", "--y=y", typed, *quick]) == 0
+    said, shown = " ".join(capsys.readouterr().out.split()), page.read_text(encoding="utf-8")
+    assert f"not certified: {'nearby ' * (why == 'groups')}{why}" in said
+    assert f"not certified: {'nearby ' * (why == 'groups')}{why}" in shown
+    assert ("For groups of one object, name it (--group)" in said) == (why == "groups")
+
+
 def test_studies_certify_nothing_with_blocks_that_are_too_short():
     x, y = np.random.default_rng(301).normal(size=(300, 2)).cumsum(0).T
     choices = {"blocks": 10, **QUICK}

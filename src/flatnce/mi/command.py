@@ -209,7 +209,7 @@ def _print(found: Any, options: MiOptions, data: dict[str, Any]) -> None:
         write = mi_page if estimate else study_page
         if estimate:  # its settings by the options that set them, as typed
             pairs = [(as_typed(f"{k}=").rstrip(" ="), v) for k, v in found.settings.items()]
-            found = replace(found, settings={k: None if v is False else v for k, v in pairs})
+            data = {**data, "settings": {k: None if v is False else v for k, v in pairs}}
         page = write(found, options.report, unit=unit, data=data, environment=where)
         if not options.json:
             print(f"\nthe page: {page}")

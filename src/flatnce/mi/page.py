@@ -29,10 +29,11 @@ def mi_page(
 ) -> Path:
     """Write the page of an estimate and return its path.
 
-    ``data`` has the columns of ``x`` and ``y``, their ``kinds`` in words and ``notes``.
+    ``data`` has the columns of ``x`` and ``y``, their ``kinds`` in words, ``notes``, and the
+    ``settings`` if they have other names than in Python.
     """
     shown = estimate.plain(unit)
-    given = estimate.settings.items()
+    given = (data or {}).get("settings", estimate.settings).items()
     settings = [(name, "not set" if value is None else str(value)) for name, value in given]
     used, count = estimate.cleaning.rows_used, estimate.cleaning.rows_given
     said = [f"{used:,} of {count:,} rows were used; {split_in_words(estimate.split)}."]
