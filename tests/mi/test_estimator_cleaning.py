@@ -98,7 +98,7 @@ REFUSED = {
     "too few after missing": (
         changed(NUMBERS, slice(0, 11), np.nan),
         NUMBERS,
-        ("49 rows without missing", "at least 50"),
+        ("49 rows without missing", "most are missing in 'column 0 of x'", "at least 50"),
     ),
     "text": (np.array([["a"] * 2] * 60), NUMBERS, ("x ", "<U1", "mi.encode")),
     "objects": (NUMBERS, np.array([["a", 1]] * 60, dtype=object), ("y ", "object", "encode")),

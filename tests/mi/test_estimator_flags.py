@@ -162,12 +162,28 @@ def one_place_several_times():
     return clean(np.repeat(of_directions(1e-9, ["direction", "number"]).x, 3, 0), table(1800))
 
 
+def persons():
+    """One number of each person, with two or three rows."""
+    return np.repeat(table(240, seed=2)[:, :1], [2, 3] * 120, axis=0)
+
+
+TIES, REPEATS = ("ties",), ("ties", "repeats")
 DATA = {
     "a direction": (lambda: of_directions(1e-9, ["direction"]), ()),
     "a direction in degrees": (lambda: of_directions(1, ["direction"]), ("ties",)),
     "a direction of eight": (lambda: of_directions(45, ["direction"]), ()),
     "directions beside a number": (lambda: of_directions(1, ["direction", "number"]), ("ties",)),
     "directions repeated": (one_place_several_times, ("ties", "repeats")),
+    "one number repeated": (
+        lambda: clean(np.repeat(table(200), 3, 0)[:, :1], table(600)),
+        REPEATS,
+    ),
+    "one number of persons": (lambda: clean(persons(), table(600)), REPEATS),
+    "an age": (lambda: clean(18 + 80 * abs(table(600)[:, :1]) // 4, table(600)), ("ties",)),
+    "heaped incomes": (
+        lambda: clean(np.round(np.exp(9 + table(600)[:, :1]), -2), table(600)),
+        TIES,
+    ),
     "a category beside a number": (lambda: of_directions(1, ["category", "number"]), ()),
     "continuous": (lambda: CLEAN, ()),
     "rounded": (lambda: clean(np.round(table()), table(seed=1)), ("ties",)),

@@ -74,7 +74,18 @@ REFUSED = {
         lambda: group_labels([1, 2], alone(60), 60),
         r"groups has shape \(2,\).* 60 rows",
     ),
-    "few groups": (lambda: units(groups=alone(60) % 5), "groups leave 5 sets.*at least 12"),
+    "few groups": (
+        lambda: units(groups=alone(60) % 5),
+        r"the groups \(groups=\) leave 5 sets.*at least 12",
+    ),
+    "a row without a group": (
+        lambda: group_labels([0.0, np.nan, *alone(58)], alone(60), 60),
+        "groups has no label for row 2 of the data; fill it in",
+    ),
+    "a row whose group is None": (
+        lambda: group_labels(["a"] * 59 + [None], alone(60), 60),
+        "groups has no label for row 60",
+    ),
     "long blocks": (
         lambda: units(blocks=10),
         "^blocks=10: blocks leave 6 sets.*at least 12.*; use smaller",

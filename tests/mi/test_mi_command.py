@@ -276,8 +276,13 @@ def test_folds_and_groups_go_together(data, capsys):
 def test_refusals_name_the_option_and_the_column(data, capsys):
     assert main([*HEIGHT, "--block", "400"]) == 2
     assert "flatnce mi: --block 400: blocks leave 2 sets" in capsys.readouterr().err
-    data["const"] = 1
+    data["part"] = np.arange(len(data)) % 3
+    data["const"], data["empty"] = 1, np.nan
     data.to_csv("data.csv", index=False)
+    assert main([*HEIGHT, "--group", "part"]) == 2
+    assert "the groups (--group) leave 3 sets" in capsys.readouterr().err
+    assert main(["mi", "data.csv", "--x", "empty,part", "--y", "emb_*"]) == 2
+    assert "most are missing in 'empty'" in capsys.readouterr().err
     assert main(["mi", "data.csv", "--x", "const", "--y", "emb_*"]) == 2
     assert "all rows of x ('const') are equal" in capsys.readouterr().err
 

@@ -98,7 +98,7 @@ def clean(x: Any, y: Any) -> CleanTables:
     if all(hasattr(index, "equals") for index in indexes) and not indexes[0].equals(indexes[1]):
         raise ValueError(MESSAGES["indexes"])
     notes: list[str] = []
-    rows = _complete_rows(tables, notes)
+    rows = _complete_rows(tables, (x, y), notes)
     kept: list[Indices | None] = []
     dropped: list[tuple[int, ...]] = []
     contents: list[dict[bytes, str]] = []  # the columns that are kept, and their names
@@ -173,15 +173,19 @@ def more_values(table: Table, most: int) -> bool:
     return any(len(np.unique(column)) > most for column in table.T)
 
 
-def _complete_rows(tables: Sequence[Table], notes: list[str]) -> Indices:
-    missing = np.zeros(len(tables[0]), dtype=bool)
-    for name, table in zip("xy", tables, strict=True):
+def _complete_rows(tables: Sequence[Table], given: Sequence[Any], notes: list[str]) -> Indices:
+    missing, most, why = np.zeros(len(tables[0]), dtype=bool), 0, ""
+    for name, table, source in zip("xy", tables, given, strict=True):
         flat = table.reshape(len(table), -1)
         infinite = np.isinf(flat).any(axis=1)
         if infinite.any():
             found, first = counted(int(infinite.sum()), "row"), int(infinite.argmax()) + 1
             raise ValueError(MESSAGES["infinite"].format(name=name, count=found, first=first))
         missing |= np.isnan(flat).any(axis=1)
+        counts = np.isnan(flat).sum(axis=0)
+        if counts.max() > most:
+            most, worst = counts.max(), columns_of(source, name, len(counts))[counts.argmax()]
+            why = f" (most are missing in {worst!r})"
     rows = np.flatnonzero(~missing)
     if missing.any():
         count = int(missing.sum())
@@ -189,7 +193,7 @@ def _complete_rows(tables: Sequence[Table], notes: list[str]) -> Indices:
         notes.append(f"{count} of {len(missing)} rows {hold} left out.")
     if len(rows) < FEWEST_ROWS:
         known = counted(len(rows), "row")
-        raise ValueError(MESSAGES["few_rows"].format(rows=known, least=FEWEST_ROWS))
+        raise ValueError(MESSAGES["few_rows"].format(rows=known, why=why, least=FEWEST_ROWS))
     return rows
 
 
@@ -224,9 +228,6 @@ def duplicate_rows(*tables: Table, masses: bool = True) -> Indices | None:
     """Return the first row equal to each row; None if chance, or ``masses`` explain repeats."""
     columns = [column for table in tables for column in table.reshape(len(table), -1).T]
     columns = _angles_of_circles(columns)
-    # A single column, such as an age, has too little detail to tell chance from repetition.
-    if len(columns) == 1:
-        return None
     odd = np.random.default_rng(0).integers(0, 2**63, len(columns), dtype=np.uint64) * 2 + 1
     whole = np.zeros(len(tables[0]), dtype=np.uint64)
     for each in zip(columns, odd, strict=True):
@@ -274,6 +275,8 @@ def _by_chance(columns: list[Table], hashes: list[Hashes], whole: Hashes) -> boo
     special = require_extra("scipy.special", "copies of rows", "mi")
     if np.gcd.reduce(count) > 1 or special.pdtr(threes, 0.8 * fewest) < 0.001:
         return False
+    if len(columns) == 1:  # such as an age: too little detail to tell more
+        return True
     single = [_equal_pairs(one) for one in hashes]
     if fewest > 9 and min(single) > 1.3 * repeats:  # as many threes as chance gives
         return True
@@ -386,6 +389,10 @@ def group_labels(groups: ArrayLike, rows: Indices, given: int) -> NDArray[Any]:
     labels = np.asarray(groups)
     if labels.shape != (given,):
         raise ValueError(f"groups has shape {labels.shape}; label each of the {given} rows")
+    missing = np.isin(labels.astype(str), ("nan", "None", "<NA>", "NaT"))
+    if missing.any():
+        row = int(missing.argmax()) + 1
+        raise ValueError(f"groups has no label for row {row} of the data; fill it in")
     return (labels.astype(str) if labels.dtype.kind == "O" else labels)[rows]
 
 
@@ -397,7 +404,7 @@ def units_of(
         raise ValueError("pass groups or blocks, not both: a block is a group of consecutive rows")
     own, what = rows, "copies"
     if groups is not None:
-        own, what = groups, "groups"
+        own, what = groups, "the groups (groups=)"
     elif blocks is not None:
         if isinstance(blocks, bool) or not isinstance(blocks, int | np.integer) or blocks < 2:
             raise ValueError(f"blocks={blocks!r}: give the number of consecutive rows, at least 2")
