@@ -161,7 +161,7 @@ def test_every_chart_is_written_in_every_format(tmp_path):
     assert all(word in text for word in ("accuracy (%)", "epoch", "one", "two", "log 8", ">30<"))
 
 
-@pytest.mark.parametrize("name", [r"$\frac$", "_background_", "5 $ and 6 $"])
+@pytest.mark.parametrize("name", [r"$\frac$", "_background_", "5 $ and 6 $", "犬"])
 def test_names_of_classes_are_shown_as_they_are(name):
     clouds = [Line(name, [0.0], [1.0]), Line("other", [1.0], [0.0], series=1)]
     assert name in words(scatter(clouds=clouds))

@@ -7,6 +7,7 @@ Series also differ in dash and marker, so that nothing depends on colour alone.
 import io
 import json
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from html import escape
@@ -129,6 +130,8 @@ class Chart:
         buffer = io.StringIO()
         with _DRAWING, _style(PAGE_FONT, self.name):
             figure = self._figure(PAGE_SIZE)
+            # The browser has fonts that matplotlib lacks.
+            warnings.filterwarnings("ignore", "Glyph .* missing from font")
             figure.savefig(buffer, format="svg", transparent=True)
             values = escape(json.dumps(self._values(figure.axes[0]), separators=(",", ":")))
         drawn = buffer.getvalue()
