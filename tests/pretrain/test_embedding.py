@@ -19,6 +19,7 @@ from flatnce.messages import FlatnceWarning
 from flatnce.pretrain import embedding, load_encoder, preset
 from flatnce.pretrain.data import FolderSet, ImageSet
 from flatnce.pretrain.evaluation import evaluate_run, extract
+from flatnce.pretrain.runs.log import read_run
 from flatnce.pretrain.training import loop, named
 from flatnce.pretrain.training.loop import Outcome
 from pictures import pictures
@@ -302,9 +303,17 @@ def test_train_starts_a_run_with_its_settings_and_passes_the_rest_on(monkeypatch
     assert not calls
     monkeypatch.setattr(loop, "train", train)
     shutil.rmtree("runs")
-    with pytest.raises(ValueError, match="linear"):
-        flatnce.train("digits", evaluate=["linaer"])
+    for wrong in (["linaer"], "linaer"):
+        with pytest.raises(ValueError, match="did you mean 'linear'"):
+            flatnce.train("digits", evaluate=wrong)
     assert not Path("runs").exists()
+
+
+def test_one_protocol_may_be_named_without_a_list():
+    quick = {"epochs": 1, "batch_size": 256, "tensorboard": False, "device": "cpu", "quiet": True}
+    run = read_run(flatnce.train("digits", evaluate="mi", name="one-protocol", **quick).directory)
+    assert run.environment["evaluate"] == ["mi"]
+    assert [one["name"] for one in run.results["evaluations"]] == ["mi"]
 
 
 @pytest.mark.parametrize("rank, pages", [("0", 1), ("1", 0)])

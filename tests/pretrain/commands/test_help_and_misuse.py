@@ -59,6 +59,17 @@ def test_help_says_what_an_argument_is_for_this_command(typed, said, capsys):
         ("train digits --devices 3 --batch-size 64 --device cpu", 2, "--devices 3"),
         ("train digits --gamma 3", 2, "--gamma has no effect here, it is for --objective holder"),
         ("train digits --ess-rate=0.1", 2, "it is for --ess; give that too"),
+        (
+            "train a:b --augment a:c --flip 0.9",
+            2,
+            "--flip has no effect here, it is for the",
+        ),
+        (
+            "train digits --head-layers 0 --head-out 7",
+            2,
+            "--head-out has no effect here, it is",
+        ),
+        ("train digits --decode-size 9", 2, "--decode-size 9: the images of digits are 8 x 8"),
         ("train digits --ess 2", 2, "--ess 2 is not an ESS; give a number in (0, 1]"),
         (
             "resume first --device cpu",

@@ -121,7 +121,7 @@ def test_a_run_that_was_not_to_be_evaluated_is_not_when_it_is_resumed(capsys):
         assert {one["name"] for one in found} == evaluated
 
 
-@pytest.mark.parametrize("protocols", ["knn", ["knnn"]])
+@pytest.mark.parametrize("protocols", ["knnn", ["knnn"]])
 def test_protocols_to_record_are_checked_before_training(protocols, tmp_path):
     with pytest.raises(ValueError, match=r"is unknown;.* choose one of knn"):
         train(TrainConfig(), tmp_path / "run", evaluate=protocols)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from flatnce.pretrain.training.loop import Outcome
 
 # Arguments in messages whose options have other names.
-RENAMED = {"protocol": "evaluate", "world_size": "devices"}
+RENAMED = {"protocol": "evaluate", "world_size": "devices", "size": "decode_size"}
 
 WORDS = read_toml(__file__, "dry_run.toml")
 
@@ -142,18 +142,22 @@ def evaluate_and_report(outcome: "Outcome", protocols: Sequence[str] | None, as_
 
 def refuse_unused(configs: Sequence[TrainConfig], typed: Iterable[str]) -> None:
     """Refuse settings that no run uses: they would be ignored."""
-    used = {config.loss.objective for config in configs}
+    used, too = {config.loss.objective for config in configs}, "; give that too, or"
     needs: dict[str, str] = {}
     for name, entry in OBJECTIVES.items():
         if name not in used:
-            needs |= {setting.name: f"--objective {name}" for setting in entry.settings}
+            needs |= {setting.name: f"--objective {name}{too}" for setting in entry.settings}
     if all(config.loss.ess is None for config in configs):
-        needs["ess_rate"] = "--ess"
+        needs["ess_rate"] = f"--ess{too}"
+    if all(config.data.augment or config.data.batch_augment for config in configs):
+        needs |= dict.fromkeys(vars(configs[0].views), "the built-in views:")
+    if not any(config.model.head_layers for config in configs):
+        needs |= dict.fromkeys(("head_hidden", "head_out"), "a head that has layers:")
     for leaf in typed:
         if leaf in needs:
             flag = f"--{leaf.replace('_', '-')}"
             said = f"{flag} has no effect here, it is for {needs[leaf]}"
-            raise ValueError(f"{said}; give that too, or leave {flag} out")
+            raise ValueError(f"{said} leave {flag} out")
 
 
 def renamed_in(arguments: Sequence[str]) -> dict[str, str]:

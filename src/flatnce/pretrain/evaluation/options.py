@@ -63,7 +63,7 @@ class Options:
 def expand(names: Sequence[str]) -> tuple[str, ...]:
     """The protocols of some names, each once; ``transfer`` is both forms, ``all`` all others."""
     found: list[str] = []
-    for name in names:
+    for name in [names] if isinstance(names, str) else names:
         check_choice("protocol", name, list(PURPOSES))
         found += GROUPS.get(name, [name])
     if not found:

@@ -96,7 +96,8 @@ def train(
     for value in config.flat().values():
         if isinstance(value, str) and is_own(value):
             trust_code(value)  # the caller names it
-    how: Any = {"report": report, "replace": replace, "evaluate": evaluate}
+    asked = [evaluate] if isinstance(evaluate, str) else evaluate
+    how: Any = {"report": report, "replace": replace, "evaluate": asked}
     return _take_all(train_steps(config, directory, **how))
 
 
