@@ -74,8 +74,7 @@ def _values(command: str, given: list[str]) -> list[str]:
         name = ALIASES.get(typed, typed).replace("-", "_")
         hint = bare(_hints(command).get(name, bool))
         several = hint is not bool and (command == "sweep" or get_origin(hint) is tuple)
-        one = hint is not bool or name in CHOICES
-        if several or (one and options[-1] == len(given) - 1):
+        if several or ((hint is not bool or name in CHOICES) and options[-1] == len(given) - 1):
             if get_origin(hint) is Literal:
                 return list(get_args(hint))
             place = CHOICES.get(name, "builtins:list")

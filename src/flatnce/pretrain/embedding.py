@@ -201,10 +201,9 @@ def _exported_folder(path: Path) -> Path | None:
 
 def _array_images(array: Any) -> UInt8[Tensor, "n c h w"]:
     """Images of an array or a tensor, as bytes."""
-    last = False
+    channels = {3: (1, 2, 3, 4), 4: (1, 3)}  # 2 and 4, with transparency, are refused below
+    last = isinstance(array, np.ndarray) and array.shape[-1] in channels.get(array.ndim, ())
     if isinstance(array, np.ndarray):
-        # Two or four channels, with transparency, are refused below.
-        last = array.shape[-1] in {3: (1, 2, 3, 4), 4: (1, 3)}.get(array.ndim, ())
         values = torch.from_numpy((np.moveaxis(array, -1, -3) if last else array).copy())
     elif isinstance(array, Tensor):
         values = array

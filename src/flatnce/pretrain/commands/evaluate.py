@@ -69,8 +69,7 @@ def run(arguments: list[str]) -> int:
     for name in shown:
         print(wrapped(f"{name}: {PURPOSES[name]}", then="  "))
     if left_out := set(expand(options.protocol)) - shown.keys():
-        needs = "left out, they need labels, and fine-tuning needs the built-in views"
-        say(f"{', '.join(sorted(left_out))}: {needs}")
+        say(f"{', '.join(sorted(left_out))}: left out (no labels, or views of your own)")
     say(f"\nadded to {directory / 'results.json'} and {page}")
     return 0
 

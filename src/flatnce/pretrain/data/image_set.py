@@ -273,8 +273,7 @@ def converted(image: Any, mode: str) -> Any:
         levels = np.asarray(image)
         low, high = levels.min(), levels.max()
         if image.mode == "F" or low < 0 or high > 65_535:
-            said = f"its levels are numbers of 32 bits, from {low:g} to {high:g}"
-            raise ValueError(f"{said}; convert it to 8 or 16 bits")
+            raise ValueError(f"its levels, from {low:g} to {high:g}, have 32 bits; use at most 16")
         pillow = require_extra("PIL.Image", "decoding image files")
         image = pillow.fromarray((levels / 257).round().astype(np.uint8))
     return image if image.mode == mode else image.convert(mode)
