@@ -50,9 +50,9 @@ class PerAnchor:
         super().__init__(temperature, **options)
 
     @property
-    def _known(self):
+    def last(self):
         """Scores are not cosines over the temperature, so they do not give the alignment."""
-        return super()._known | {"unit_rows": False}
+        return replace(super().last, unit_rows=False)
 
 
 class FlatNCEPerAnchor(PerAnchor, FlatNCE):
