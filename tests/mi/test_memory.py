@@ -348,6 +348,22 @@ def test_groups_of_one_row_are_said_to_keep_nothing_together():
     assert note.startswith("Every group has one row") and note in alone.summary()
 
 
+def test_years_that_all_countries_share_are_not_certified_by_countries():
+    for seed in range(3):
+        random = np.random.default_rng(seed)
+        years = random.normal(size=(2, 24)).cumsum(1)
+        years /= years.std(axis=1, keepdims=True)
+        x, y = years[:, None] + 0.5 * random.normal(size=(2, 60, 24))
+        choices = {"groups": np.repeat(np.arange(60), 24), "steps": 150, "baselines": False}
+        found = mi.estimate(x.ravel(), y.ravel(), seed=seed, **choices)
+        assert found.lower == 0 < found.nats - 2 * found.standard_error and found.p_value > 0.05
+        (said,) = [flag.message for flag in found.flags if flag.name == "parallel"]
+        assert "so none is certified" in said and "such as a year" in said
+        assert "\nNot certified: the bound of the critic" in found.summary()
+        near = mi.estimate(x.ravel(), x.ravel() + y.ravel(), seed=seed, **choices)
+        assert near.lower > 0.05 and not near.flagged("parallel")
+
+
 def test_rows_of_many_independent_persons_are_certified_by_groups():
     random, person = np.random.default_rng(1), np.repeat(np.arange(120), 4)
     x, y = random.normal(size=(2, 120, 2))[:, person] + 0.3 * random.normal(size=(2, 480, 2))

@@ -391,8 +391,7 @@ def group_labels(groups: ArrayLike, rows: Indices, given: int) -> NDArray[Any]:
         raise ValueError(f"groups has shape {labels.shape}; label each of the {given} rows")
     missing = np.isin(labels.astype(str), ("nan", "None", "<NA>", "NaT"))
     if missing.any():
-        row = int(missing.argmax()) + 1
-        raise ValueError(f"groups has no label for row {row} of the data; fill it in")
+        raise ValueError(MESSAGES["no_group"].format(row=missing.argmax() + 1))
     return (labels.astype(str) if labels.dtype.kind == "O" else labels)[rows]
 
 

@@ -188,7 +188,7 @@ class EstimationJob:
             *result.size_flags(evaluation, options.folds),
         )
         if best is not None and evaluation.p_value > 0.05:  # the test does not exclude 0
-            best = replace(best, low=min(best.low, evaluation.lower))
+            best = replace(best, low=min(best.low, evaluation.certified))
         return result.estimate_of(
             evaluation,
             flags,
@@ -225,7 +225,7 @@ class EstimationJob:
             # With folds every row is a test row already.
             nats=primary.nats if len(critics) > 1 else (primary.nats + whole) / 2,
             standard_error=primary.standard_error,
-            lower=evaluation.lower,
+            lower=evaluation.certified,
             start=float(np.mean([critic.history[0]["validation"] for critic in critics])),
             validation=whole,
             train=train,
@@ -338,8 +338,7 @@ def prepare(
     if options.blocks == "auto":
         options = replace(options, blocks=None if memory is None else memory.blocks(tables.span))
         if memory is not None and options.blocks is None:
-            said = "three times the memory of these rows leaves fewer than 20 blocks"
-            raise ValueError(f"blocks='auto': {said}. {memory.remedy(tables.span)}")
+            raise ValueError(cleaning.MESSAGES["auto"].format(remedy=memory.remedy(tables.span)))
     units = cleaning.units_of(tables.rows, tables.duplicates, groups, options.blocks)
     settings = {one.name: getattr(options, one.name) for one in fields(EstimationOptions)}
     settings["critic"] = options.critic_kind

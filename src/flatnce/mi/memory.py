@@ -52,10 +52,13 @@ def memory_of(x: Table, y: Table) -> Memory | None:
         return None
     ordered = [any(map(_is_sorted, side.T)) for side in (x, y)]
     ranks = [np.divide(mean_ranks(side), rows, order="C") for side in (x, y)]
+    if any(ordered) and rows < 4 * TREND:
+        return None
+    if all(ordered):  # both only rise or fall, as two sums over time do; categories may be sorted
+        levels = min(len(np.unique(side, axis=0)) for side in (x, y))
+        return Memory(1.0, None) if 5 * levels > rows else None
     if any(ordered):
-        levels = [len(np.unique(side, axis=0)) for side in (x, y)] if all(ordered) else [rows]
-        categories = 5 * min(levels) <= rows  # which may be sorted
-        return None if rows < 4 * TREND or categories else _memory(ranks, ordered)
+        return _memory(ranks, ordered)
     # Rows may also be alike in their volatility, or as windows of a series that overlap.
     more = [np.column_stack((np.abs(side - 0.5), side.mean(axis=1))) for side in ranks]
     wide = [np.hstack((one, mean_ranks(two) / rows)) for one, two in zip(ranks, more, strict=True)]
@@ -81,12 +84,9 @@ def _memory(whole: list[Table], ordered: list[bool]) -> Memory | None:
             return None
         least[number] = max(min(chance, surely), _by_chance(side, lags))
     both = np.where((alike > least).all(axis=0), alike.min(axis=0), 0.0)
-    lag = int(both.argmax()) + 1
-    if both.max() == 0:
-        return None
-    if all(ordered):  # both only rise or fall, as two sums over time do
-        return Memory(1.0, None)
-    return Memory(float(both.max()), _length(whole, rows, lag), lag)  # a walk's is its trend's
+    lag, most = int(both.argmax()) + 1, float(both.max())
+    # The length of a walk is that of its trend.
+    return Memory(most, _length(whole, rows, lag), lag) if most else None
 
 
 def _is_sorted(column: Table) -> bool:

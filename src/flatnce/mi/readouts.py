@@ -139,7 +139,8 @@ def readouts_of(parts: Sequence[GroupSums]) -> dict[str, Readout]:
     partner among the negatives, which lowers InfoNCE.
     """
     whole = _mean_values(parts)
-    without = [_mean_values(parts, group) for group in range(jackknife_size(parts))]
+    groups = max(sums.negatives.shape[1] for sums in parts)
+    without = [_mean_values(parts, group) for group in range(groups)]
     # With folds, the spread over them may be larger.
     each_part = [_values(sums) for sums in parts] if len(parts) > 2 else []
     readouts = {}
@@ -151,10 +152,6 @@ def readouts_of(parts: Sequence[GroupSums]) -> dict[str, Readout]:
             error = max(error, float(spread / len(parts) ** 0.5))
         readouts[name] = Readout(name, whole[name], error, name in BOUNDS, note)
     return readouts
-
-
-def jackknife_size(parts: Sequence[GroupSums]) -> int:
-    return max(sums.negatives.shape[1] for sums in parts)
 
 
 def _jackknife_error(values: Float[Tensor, " g"]) -> float:
@@ -203,6 +200,12 @@ class Evaluation:
     rows: tuple[int, ...]  # of each part
     units: int  # distinct units among the rows
 
+    @property
+    def certified(self) -> float:
+        """The limit; 0 of groups if the test, which keeps the order of rows, finds nothing."""
+        refuted = self.p_value > 0.05 and 5 <= self.units <= sum(self.rows) / 2
+        return 0.0 if refuted else self.lower
+
 
 def evaluate(parts: Sequence[EvaluationPart], permutations: int, seed: int) -> Evaluation:
     """Read all pairs of every part."""
@@ -210,7 +213,8 @@ def evaluate(parts: Sequence[EvaluationPart], permutations: int, seed: int) -> E
     readouts = readouts_of(sums)
     primary = readouts["infonce"]
     students = require_extra("scipy.special", "the lower limit", "mi")
-    quantile = float(students.stdtrit(jackknife_size(sums) - 1, 0.95))
+    freedom = max(int(part.group.max()) for part in parts)  # jackknife groups less 1
+    quantile = float(students.stdtrit(freedom, 0.95))
     limit = primary.nats - quantile * primary.standard_error
     rows = tuple(len(part.x) for part in parts)
     statistics = [each.statistics()[0] for each in sums]

@@ -165,11 +165,11 @@ class Estimate:
         primary = self.readouts.get(self.readout)
         if primary is not None:
             value, _ = _with_error(primary.nats * factor, primary.standard_error * factor)
+            refused = self.flagged("dependent") or self.flagged("parallel")
+            bound = f"the bound of the critic (a trained network) is {value}"
             on = f"on {self.split['test']} rows that it never saw"
             most = f"at most {number_text(self.ceiling * factor)}"
-            sure = "Not certified" if self.flagged("dependent") else "Certified"
-            bound = f"the bound of the critic (a trained network) is {value}"
-            lines.append(f"{sure}: {bound} {on}, {most}.")
+            lines.append(f"{'Not certified' if refused else 'Certified'}: {bound} {on}, {most}.")
         return lines
 
     def baseline_remark(self, nats: float | None) -> str:
@@ -243,11 +243,12 @@ def estimate_of(evaluation: Evaluation, flags: tuple[Flag, ...], **rest: Any) ->
     primary = evaluation.readouts["infonce"]
     dependent = any(flag.name == "dependent" for flag in flags)
     if not dependent and evaluation.lower > 0 and evaluation.p_value > 0.05:
-        flags += (flag("unconfirmed", p=p_value_in_words(evaluation.p_value)),)
+        p = p_value_in_words(evaluation.p_value)
+        flags += (flag("unconfirmed", p=p) if evaluation.certified else flag("parallel", p=p),)
     return Estimate(
         nats=primary.nats,
         standard_error=primary.standard_error,
-        lower=0.0 if dependent else evaluation.lower,
+        lower=0.0 if dependent else evaluation.certified,
         p_value=math.nan if dependent else evaluation.p_value,
         permutations=evaluation.permutations,
         ceiling=evaluation.ceiling,

@@ -329,8 +329,7 @@ def _choose_pair(
     first, last = files[0], files[-1]
     arrays = {name.casefold(): name for name in first.arrays}
     if first is last and len(first.names) == 1:
-        problem = f"{first.path} has one column, {_listed(first.names)}"
-        raise ValueError(f"{problem}; add a second one, or name a second file for y")
+        raise ValueError(MESSAGES["alone"].format(path=first.path, name=first.names[0]))
     if first is last and x is None and y is None:
         if not {"x", "y"} <= set(arrays):
             kinds = zip(first.names, first.kinds, strict=True)
@@ -415,8 +414,7 @@ def _open_arrays(path: Path) -> _File:
                 needed = sum(member.file_size for member in archive.zip.infolist())
                 tables = {} if free is not None and needed > free else dict(archive)
     except Exception as error:  # damaged or encrypted files can raise anything
-        problem = f"{path} is cut short or not a file of numpy arrays ({error})"
-        raise ValueError(f"{problem}; write numbers with numpy.save or numpy.savez") from error
+        raise ValueError(MESSAGES["arrays"].format(path=path, error=error)) from error
     _check_memory([path], needed, free, "save fewer rows or columns, or each array as .npy")
     if not tables:
         raise ValueError(f"{path} holds no arrays; write numbers with numpy.savez")
@@ -424,8 +422,7 @@ def _open_arrays(path: Path) -> _File:
     arrays: dict[str, list[int]] = {}
     for name, array in tables.items():
         if array.dtype.kind not in "biuf" or array.ndim not in (1, 2) or not array.size:
-            found = f"array {name!r} of {path} has dtype {array.dtype} and shape {array.shape}"
-            raise ValueError(f"{found}; save real numbers, rows by columns")
+            raise ValueError(MESSAGES["array"].format(name=name, path=path, array=array))
         own = [f"{name}_{i}" for i in range(array.shape[1])] if array.ndim == 2 else [name]
         arrays[name] = list(range(len(names), len(names) + len(own)))
         names += own
