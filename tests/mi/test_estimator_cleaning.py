@@ -207,6 +207,18 @@ def test_rows_that_are_zero_on_both_sides_are_no_copies_and_carry_information(sh
         assert mi.estimate(x, y, steps=40, baselines=False).lower > truth / 2
 
 
+def test_copies_are_found_among_rows_that_are_zero_on_one_side():
+    random = np.random.default_rng(0)
+    dry = (random.random(1000) < 0.3)[:, None]
+    x = random.exponential(size=(1000, 1)) * ~dry
+    y = random.exponential(size=(1000, 1)) * (dry == (random.random((1000, 1)) < 0.1))
+    assert clean(x, y).duplicates is None
+    places = np.concatenate((np.arange(1000), random.integers(0, 1000, 250)))
+    found, wet = clean(x[places], y[places]).duplicates, ((x > 0) | (y > 0))[places, 0]
+    np.testing.assert_array_equal(found[wet], places[wet])
+    np.testing.assert_array_equal(found[~wet], np.flatnonzero(~wet))
+
+
 def test_tables_in_another_order_are_refused():
     pandas = pytest.importorskip("pandas")
     x, y = pandas.DataFrame(table(80)), pandas.DataFrame(table(80, seed=1))

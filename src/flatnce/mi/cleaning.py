@@ -225,7 +225,7 @@ def _informative_columns(table: Table, labels: list[str], name: str, notes: list
 
 
 def duplicate_rows(*tables: Table, masses: bool = True) -> Indices | None:
-    """Return the first row equal to each row; None if chance, or ``masses`` explain repeats."""
+    """Return the first row equal to each row; None if chance explains them, or ``masses`` do."""
     columns = [column for table in tables for column in table.reshape(len(table), -1).T]
     columns = _angles_of_circles(columns)
     odd = np.random.default_rng(0).integers(0, 2**63, len(columns), dtype=np.uint64) * 2 + 1
@@ -239,14 +239,17 @@ def duplicate_rows(*tables: Table, masses: bool = True) -> Indices | None:
     if max(table.ndim for table in tables) == 2 and _by_chance(columns, hashes, whole):
         return None
     # Zeros, and the ends of columns, may be point masses on both sides, as dry days are.
-    ends = [(c == 0) | (c == c.min()) | (c == c.max()) for c in columns]
-    several = any(len(np.unique(column)) > MOST_VALUES for column in columns)
-    inner = np.flatnonzero(~(np.all(ends, axis=0) & several))
-    if not masses or len(inner) == len(whole):
+    ends = np.array([(c == 0) | (c == c.min()) | (c == c.max()) for c in columns])
+    several = np.array([len(np.unique(column)) > MOST_VALUES for column in columns])
+    inner = ~(ends.all(axis=0) & several.any())
+    if not masses or inner.all():
         return first[inverse]
-    found, among = np.arange(len(whole)), duplicate_rows(*(t[inner] for t in tables), masses=False)
-    found[inner] = inner if among is None else inner[among]
-    return None if among is None else found
+    # Among rows with a mass on one side, equal masses make equal rows seem a matter of chance.
+    for rows in map(np.flatnonzero, (inner, ~ends[several].any(axis=0))):
+        among = [table[rows] for table in tables]
+        if len(rows) and duplicate_rows(*among, masses=False) is not None:
+            return np.where(inner, first[inverse], np.arange(len(whole)))
+    return None
 
 
 def _hashes(column: Table, odd: np.uint64) -> Hashes:
