@@ -68,6 +68,10 @@ def units(copies=None, **choices):
     return units_of(alone(60), copies, **choices)
 
 
+def test_a_group_may_have_the_name_none():
+    assert set(group_labels(["None", "nan", "A"] * 20, alone(60), 60)) == {"None", "nan", "A"}
+
+
 REFUSED = {
     "groups and blocks": (lambda: units(groups=alone(60), blocks=5), "not both"),
     "wrong length": (
@@ -84,6 +88,10 @@ REFUSED = {
     ),
     "a row whose group is None": (
         lambda: group_labels(["a"] * 59 + [None], alone(60), 60),
+        "groups has no label for row 60",
+    ),
+    "a row without a group among words": (
+        lambda: group_labels(["None"] * 59 + [np.nan], alone(60), 60),
         "groups has no label for row 60",
     ),
     "long blocks": (

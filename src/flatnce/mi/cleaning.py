@@ -392,9 +392,9 @@ def group_labels(groups: ArrayLike, rows: Indices, given: int) -> NDArray[Any]:
     labels = np.asarray(groups)
     if labels.shape != (given,):
         raise ValueError(f"groups has shape {labels.shape}; label each of the {given} rows")
-    missing = np.isin(labels.astype(str), ("nan", "None", "<NA>", "NaT"))
-    if missing.any():
-        raise ValueError(MESSAGES["no_group"].format(row=missing.argmax() + 1))
+    for row, one in enumerate(np.asarray(groups, dtype=object)):  # "None" may name a group
+        if not isinstance(one, str) and str(one) in ("nan", "None", "<NA>", "NaT"):
+            raise ValueError(MESSAGES["no_group"].format(row=row + 1))
     return (labels.astype(str) if labels.dtype.kind == "O" else labels)[rows]
 
 
