@@ -162,9 +162,7 @@ def _of_loss(objective: Any, temperature: float | None) -> tuple[str, float | No
     loss = getattr(objective, "_orig_mod", objective)  # within torch.compile
     name, held = type(loss).__name__, cast(Any, getattr(loss, "temperature", None))
     one_number = isinstance(held, Real) or (isinstance(held, Tensor) and held.numel() == 1)
-    if temperature is None and one_number:
-        return name, float(held)
-    return name, temperature
+    return name, float(held) if temperature is None and one_number else temperature
 
 
 def _check_numbers(n: int, temperature: float | None, batch_size: int | None) -> None:

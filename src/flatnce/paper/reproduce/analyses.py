@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import compress
 from statistics import fmean
 from typing import Any
 
@@ -24,7 +25,6 @@ from flatnce.paper.charts import (
 from flatnce.paper.reproduce.experiment import OBJECTIVES, Findings, TrainingRun
 from flatnce.paper.reproduce.runs import (
     NAMES,
-    Curve,
     Runs,
     cell,
     epoch_of,
@@ -55,19 +55,14 @@ def speed_up(runs: Runs) -> Findings:
             lines.append(line(f"batch {size}", curve.epochs, curve.by_epoch, series))
             cells = {"kNN at the end": cell(curve.last(), "share")}
             if target is not None:
-                epochs[size] = [first_epoch(curve, values, target) for values in curve.values]
+                reached = [[(value or 0.0) >= target for value in one] for one in curve.values]
+                epochs[size] = [next(compress(curve.epochs, one), None) for one in reached]
                 cells[f"epochs to {target:.1%}"] = _to_target(epochs[size])
             rows.append(row(group, cells))
         words[f"Backbone {net}"] = _speed_sentence(epochs, target)
         heading, y = runs.experiment.heading("epoch", net=net), accuracy_axis("kNN")
         charts += chart("lines", heading, axis("epoch"), y, lines, references={"target": target})
     return Findings(rows, charts, words)
-
-
-def first_epoch(curve: Curve, values: Values, target: float) -> float | None:
-    """The epoch of the first check at which a run of the curve was at the target."""
-    checks = zip(curve.epochs, values, strict=False)
-    return next((epoch for epoch, value in checks if (value or 0.0) >= target), None)
 
 
 def _to_target(epochs: Values) -> dict[str, Any]:
