@@ -22,8 +22,8 @@ from flatnce.core.objectives.base import LAYOUTS, Objective
 from flatnce.core.objectives.registry import (
     OBJECTIVES,
     Setting,
+    entry_of,
     ess_target,
-    gradient_lives,
     learns_scale,
 )
 from flatnce.pretrain import preset
@@ -204,9 +204,9 @@ def test_pages_about_text_recommend_no_ess_target(page):
 def test_every_name_of_an_objective_says_whether_its_gradient_lives():
     for entry in OBJECTIVES.values():
         for name in (entry.name, entry.class_name.upper(), *entry.other_names):
-            assert gradient_lives(name) is entry.gradient_lives
-    assert gradient_lives("MyOwnLoss") is False
-    assert {gradient_lives("FlatNCE"), gradient_lives("InfoNCE")} == {True, False}
+            assert entry_of(name).gradient_lives is entry.gradient_lives
+    assert entry_of("MyOwnLoss").gradient_lives is False
+    assert entry_of("FlatNCE").gradient_lives and not entry_of("InfoNCE").gradient_lives
 
 
 def test_every_name_of_an_objective_says_in_any_case_whether_its_scale_is_learned():

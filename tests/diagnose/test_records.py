@@ -7,6 +7,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
+from flatnce.core.diagnostics import verdict_on
 from flatnce.diagnose import Diagnosis, examine, installation, records
 from flatnce.diagnose.findings import finding
 from flatnce.diagnose.installation import examine_installation
@@ -86,8 +87,8 @@ def test_a_folder_that_is_not_a_run_of_train_is_named(tmp_path):
 def logged(tmp_path):
     """A run with a log and no checkpoint."""
 
-    def write(*lines):
-        config = preset("digits").override(objective="infonce", batch_size=64)
+    def write(*lines, objective="infonce"):
+        config = preset("digits").override(objective=objective, batch_size=64)
         log = RunLog(tmp_path / "first", kind="train", config=config, replace=True)
         log.settle()
         for line in lines:
@@ -108,6 +109,18 @@ def test_a_run_is_judged_by_its_log_and_lacking_embeddings_are_said(logged):
     assert any("checkpoint" in reason for reason in found.unknown)
     with pytest.raises(ValueError, match=r"temperature=0\.5 is for embeddings"):
         examine(directory, temperature=0.5)
+
+
+@pytest.mark.parametrize("objective, takes_queue", [("flatnce", True), ("dhel", False)])
+def test_a_queue_is_advised_only_for_a_run_whose_layout_takes_one(logged, objective, takes_queue):
+    line = {"kind": "train", "step": 100, "steps": 100, **GOOD, "gain": 0.01}
+    lines = [line, {**line, "step": 200, "negatives": 6.0}]
+    found = examine_run(logged(*lines, objective=objective), embeddings=False)
+    assert found.kinds == ("saturated", "too few negatives")
+    for one in found.findings:
+        assert ("KeyQueue" in "".join(one.remedies)) == takes_queue
+    said = verdict_on([{"step": 100, **GOOD, "gain": 0.01}], objective).message
+    assert ("KeyQueue" in said) == takes_queue
 
 
 def test_a_short_run_is_not_called_collapsed_and_a_head_is_advised_only_where_there_is_none(

@@ -296,14 +296,14 @@ def test_the_fused_kernel_takes_scaled_anchors(study_modules, objective):
 
 def test_per_anchor_entries_have_the_facts_of_their_bases(anchor_objectives):
     from flatnce.core.objectives import losses
-    from flatnce.core.objectives.registry import OBJECTIVES, all_names, gradient_lives
+    from flatnce.core.objectives.registry import OBJECTIVES, all_names, entry_of
 
     for base in ("flatnce", "infonce"):
         entry, own = OBJECTIVES[base], OBJECTIVES[f"{base}-anchor"]
         assert (own.ess_target, own.settings) == (entry.ess_target, entry.settings)
         assert issubclass(getattr(losses, own.class_name), getattr(losses, entry.class_name))
         for name in (own.name, own.class_name):
-            assert gradient_lives(name) == entry.gradient_lives
+            assert entry_of(name).gradient_lives == entry.gradient_lives
         assert {all_names()[name].name for name in entry.other_names} == {base}
 
 

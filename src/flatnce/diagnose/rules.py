@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flatnce.core.diagnostics import verdict
-from flatnce.core.objectives.registry import gradient_lives
+from flatnce.core.objectives.registry import entry_of
 from flatnce.diagnose.findings import Finding, finding, in_order
 
 # Their ceiling, log 17, is 2.8 nats. Runs with 30 and 62 negatives per row train well.
@@ -45,7 +45,7 @@ def judgeable(records: Sequence[Numbers]) -> list[Numbers]:
 def findings_on(
     history: Sequence[Numbers],
     objective: str = "",
-    layout: str = "two_view",
+    layout: str = "",
     *,
     available: int | None = None,
     idle: bool | None = None,
@@ -77,8 +77,9 @@ def findings_on(
     if 0 < count < FEW_NEGATIVES:
         ceiling = last["mi_ceiling"]
         few = finding("too few negatives", count=count, ceiling=ceiling, least=FEW_NEGATIVES)
-        few = few.without("use FlatNCE") if gradient_lives(objective) else few
-        found.append(few if layout == "two_view" else few.without("KeyQueue"))
+        known = entry_of(objective)
+        few = few.without("use FlatNCE") if known.gradient_lives else few
+        found.append(few if (layout or known.layout) == "two_view" else few.without("KeyQueue"))
     if outside:
         first = verdict.remedies_of(outside, objective, layout)[0]
         ends: dict[str, Any] = {"lowest": LOWEST_TEMPERATURE, "highest": HIGHEST_TEMPERATURE}

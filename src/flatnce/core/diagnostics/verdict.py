@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flatnce.core.objectives.registry import ess_target, gradient_lives, learns_scale
+from flatnce.core.objectives.registry import entry_of, ess_target, learns_scale
 from flatnce.messages import html_card
 from flatnce.toml_files import read_toml
 
@@ -81,14 +81,15 @@ class Rule:
         return (self.kind == "failed" or not not_finite(numbers)) and self.holds(numbers)
 
 
-def verdict_on(history: History, objective: str = "", layout: str = "two_view") -> Verdict:
+def verdict_on(history: History, objective: str = "", layout: str = "") -> Verdict:
     """Judge the last record of a run by the first rule that holds.
 
     Arguments:
         history: Records of :meth:`flatnce.Monitor.compute`, oldest first.
         objective: The objective's name, in any case; the remedies depend on it. An unknown name
             is treated as InfoNCE.
-        layout: The name of its layout, on which the remedies depend, too.
+        layout: The name of its layout, on which the remedies depend too; by default that of the
+            class.
 
     Examples:
         >>> numbers = {"step": 4100, "mi": 4.79, "mi_ceiling": 4.84, "gain": 0.008, "ess": 0.3}
@@ -101,7 +102,7 @@ def verdict_on(history: History, objective: str = "", layout: str = "two_view") 
     return next(_holding(history), otherwise).judge(history, objective, layout)
 
 
-def verdicts_on(history: History, objective: str = "", layout: str = "two_view") -> list[Verdict]:
+def verdicts_on(history: History, objective: str = "", layout: str = "") -> list[Verdict]:
     """All verdicts except healthy that hold on the last record, in the order of the rules.
 
     Examples:
@@ -128,11 +129,11 @@ def _holding(history: History) -> Iterator["Rule"]:
             yield rule
 
 
-def remedies_of(kind: str, objective: str = "", layout: str = "two_view") -> tuple[str, ...]:
+def remedies_of(kind: str, objective: str = "", layout: str = "") -> tuple[str, ...]:
     """What to do about a verdict, most promising first."""
     holds = {
-        "if_not_two_views": layout != "two_view",
-        "if_gradient_lives": gradient_lives(objective),
+        "if_not_two_views": (layout or entry_of(objective).layout) != "two_view",
+        "if_gradient_lives": entry_of(objective).gradient_lives,
         "if_scale_is_learned": learns_scale(objective),
         "if_unknown": not objective,
         "otherwise": True,

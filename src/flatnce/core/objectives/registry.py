@@ -12,7 +12,7 @@ from typing import Any
 
 from flatnce.toml_files import read_entries
 
-__all__ = ["OBJECTIVES", "all_names", "ess_target", "gradient_lives", "learns_scale"]
+__all__ = ["OBJECTIVES", "all_names", "entry_of", "ess_target", "learns_scale"]
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ OBJECTIVES: dict[str, Entry] = read_entries(__file__, "objectives.toml", _entry)
 """Every objective by its name, in the order in which they are listed."""
 
 
-def _entry_of(name: str) -> Entry:
+def entry_of(name: str) -> Entry:
     """The entry of a name in any case: as typed, of its class or in another library.
 
     An unknown name gives InfoNCE's: most losses in use are InfoNCE under a name of their own.
@@ -66,20 +66,15 @@ def _entry_of(name: str) -> Entry:
     return known.get(name.casefold(), OBJECTIVES["infonce"])
 
 
-def gradient_lives(name: str) -> bool:
-    """Whether an objective is known to keep its gradient when the positive wins."""
-    return _entry_of(name).gradient_lives
-
-
 def learns_scale(name: str) -> bool:
     """Whether the loss or its model learns the scale, so that no rule moves the temperature."""
-    entry = _entry_of(name)
+    entry = entry_of(name)
     return entry.learns_scale or name.casefold() in map(str.casefold, entry.scaled_by_model)
 
 
 def ess_target(name: str) -> float:
     """The ESS target to start with: FlatNCE's where the gradient lives, otherwise InfoNCE's."""
-    return OBJECTIVES["flatnce" if gradient_lives(name) else "infonce"].ess_target
+    return OBJECTIVES["flatnce" if entry_of(name).gradient_lives else "infonce"].ess_target
 
 
 def all_names() -> dict[str, Entry]:
