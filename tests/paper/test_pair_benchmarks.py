@@ -136,4 +136,5 @@ def test_the_page_on_sentence_pairs_gives_the_differences_of_the_ess_targets():
     for start in (new, published):
         apart, interval = below(library, small, start)
         signed.append(f"{float(apart):+.2f} {interval}".replace("-", "−"))
-    assert f"level with the library: {' and '.join(signed)}" in own
+    said = f"{signed[0]} from new weights and {signed[1]} from the published ones"
+    assert f"not shown to differ from the library: {said}" in own
