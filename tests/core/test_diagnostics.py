@@ -345,7 +345,15 @@ def test_steps_of_an_interval_that_goes_on_are_counted_once():
     interval = monitor.close()
     assert monitor.compute(interval=interval)["step"] == 106
     watched(monitor, steps=2)
-    assert monitor.compute()["step"] == 108
+    assert monitor.compute(reset=False)["step"] == 108
+    resumed = Monitor()
+    resumed.load_state_dict(saved_and_loaded(monitor.state_dict()))
+    for one in (monitor, resumed):
+        watched(one, steps=1)
+        assert one.compute(reset=False)["step"] == 109
+        one.reset()
+        watched(one, steps=1)
+        assert one.compute()["step"] == 110
 
 
 def test_an_interval_that_was_closed_is_read_while_the_next_one_goes_on():

@@ -276,7 +276,7 @@ class Monitor(PreciseState):
         done = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
         self.faults.zero_()  # each fault is raised once
         if reset:
-            self.reset()
+            self._clear()
         return Interval(*sent, gram, done)
 
     def verdict(self, epoch: float | None = None) -> Verdict:
@@ -290,20 +290,25 @@ class Monitor(PreciseState):
 
     def reset(self) -> None:
         """Begin a new interval; the history stays."""
+        self._begun_at = int(self.history[-1]["step"]) if self.history else 0
+        self._clear()
+
+    def _clear(self) -> None:
         self._waiting.clear()
         for buffer in (self.totals, self.steps, self.faults, self.gram):
             buffer.zero_()
 
     def get_extra_state(self) -> dict[str, Any]:
         """Plain data beside the buffers, for a state dict."""
-        known = {"objective": self.objective, "layout": self.layout}
+        known = {"objective": self.objective, "layout": self.layout, "begun_at": self._begun_at}
         return {"history": self.history, "means": list(MEANS), **known}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Restore what :meth:`get_extra_state` gave."""
         self.history, self.objective = list(state["history"]), state["objective"]
         self.layout = state.get("layout", "two_view")
-        self._begun_at = int(self.history[-1]["step"]) if self.history else 0
+        ended = int(self.history[-1]["step"]) if self.history else 0
+        self._begun_at = state.get("begun_at", ended)
 
     def _save_to_state_dict(self, *arguments: Any) -> None:
         self._take_waiting()
