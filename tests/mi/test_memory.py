@@ -9,6 +9,7 @@ from flatnce import mi
 from flatnce.cli import main
 from flatnce.mi.cleaning import mean_ranks
 from flatnce.mi.memory import Memory, _lagged, memory_of
+from flatnce.mi.page import mi_page
 from flatnce.mi.result import memory_flags
 
 QUICK = {"steps": 5, "permutations": 19, "baselines": False}
@@ -348,7 +349,7 @@ def test_groups_of_one_row_are_said_to_keep_nothing_together():
     assert note.startswith("Every group has one row") and note in alone.summary()
 
 
-def test_years_that_all_countries_share_are_not_certified_by_countries():
+def test_years_that_all_countries_share_are_not_certified_by_countries(tmp_path):
     for seed in range(3):
         random = np.random.default_rng(seed)
         years = random.normal(size=(2, 24)).cumsum(1)
@@ -360,6 +361,8 @@ def test_years_that_all_countries_share_are_not_certified_by_countries():
         (said,) = [flag.message for flag in found.flags if flag.name == "parallel"]
         assert "so none is certified" in said and "such as a year" in said
         assert "\nNot certified: the bound of the critic" in found.summary()
+        page = mi_page(found, tmp_path / "page.html").read_text(encoding="utf-8")
+        assert "(certified" not in page and "None of them is a bound here" in page
         near = mi.estimate(x.ravel(), x.ravel() + y.ravel(), seed=seed, **choices)
         assert near.lower > 0.05 and not near.flagged("parallel")
 

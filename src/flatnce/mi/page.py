@@ -173,7 +173,7 @@ def _meaning(estimate: Estimate, shown: Mapping[str, Any]) -> list[Paragraph]:
 
 
 def _read_outs(estimate: Estimate, shown: Mapping[str, Any]) -> Section | None:
-    rows, independent = [], not estimate.flagged("dependent")
+    rows, independent = [], not estimate.is_refused
     for name, one in shown["readouts"].items():
         sure = name == shown["readout"] and independent
         title = f"{name} (certified ≥ {limit_text(shown['lower'], 3)})" if sure else name

@@ -83,6 +83,11 @@ class Estimate:
         """Whether a warning was raised, for example ``overfit``."""
         return any(flag.name == name for flag in self.flags)
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether nothing is certified, because the rows or groups are not independent."""
+        return self.flagged("dependent") or self.flagged("parallel")
+
     def sentence(self, unit: str = "nats") -> str:
         """Return the result in one line, in ``nats`` or ``bits``."""
         factor = unit_factor(unit)
@@ -165,11 +170,12 @@ class Estimate:
         primary = self.readouts.get(self.readout)
         if primary is not None:
             value, _ = _with_error(primary.nats * factor, primary.standard_error * factor)
-            refused = self.flagged("dependent") or self.flagged("parallel")
             bound = f"the bound of the critic (a trained network) is {value}"
             on = f"on {self.split['test']} rows that it never saw"
             most = f"at most {number_text(self.ceiling * factor)}"
-            lines.append(f"{'Not certified' if refused else 'Certified'}: {bound} {on}, {most}.")
+            lines.append(
+                f"{'Not certified' if self.is_refused else 'Certified'}: {bound} {on}, {most}."
+            )
         return lines
 
     def baseline_remark(self, nats: float | None) -> str:
