@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from flatnce.cli.console import print_verdict
+from flatnce.cli.console import print_json, print_verdict
 from flatnce.cli.options import parse_options
 from flatnce.core.objectives.registry import all_names
 from flatnce.environment import environment, plain
@@ -63,8 +63,6 @@ def run(arguments: list[str]) -> int:
 
         found = examine(target, embeddings=not given.pop("no_embeddings"), **given)
     if as_json:
-        from flatnce.cli.console import print_json
-
         print_json(plain({**found.plain(), "environment": environment()}))
     else:
         first, line, rest = str(found).partition("\n")

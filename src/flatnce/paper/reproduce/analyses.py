@@ -22,7 +22,7 @@ from flatnce.paper.charts import (
     mean,
     pearson,
 )
-from flatnce.paper.reproduce.experiment import OBJECTIVES, Findings, TrainingRun
+from flatnce.paper.reproduce.experiment import Findings, TrainingRun
 from flatnce.paper.reproduce.runs import (
     NAMES,
     Runs,
@@ -100,17 +100,17 @@ INFORMATION = (
 
 def mi_and_accuracy(runs: Runs) -> Findings:
     """One point per checkpoint: both kinds of information, and the linear probe's accuracy."""
-    points: dict[str, list[dict[str, float]]] = {name: [] for name in OBJECTIVES}
+    points: dict[str, list[dict[str, float]]] = {name: [] for name in NAMES}
     for group in runs.groups:
         for run in group.runs:
             points[group.objective] += [] if run.failure else checkpoint_points(run, runs)
-    together = [point for name in OBJECTIVES for point in points[name]]
+    together = [point for name in NAMES for point in points[name]]
     rows, charts, words = [], [], {}
     for key, chart_name, label, printed in INFORMATION:
         raw = pearson(*([one[name] for one in together] for name in (key, "top1")))
         centred = pearson(*(centred_by_epoch(together, name) for name in (key, "top1")))
         clouds = []
-        for series, objective in enumerate(OBJECTIVES):
+        for series, objective in enumerate(NAMES):
             x, y = ([one[name] for one in points[objective]] for name in (key, "top1"))
             clouds.append({"label": NAMES[objective], "x": x, "y": y, "series": series})
         heading, drawn = runs.experiment.heading(chart_name), raw and raw["line"]

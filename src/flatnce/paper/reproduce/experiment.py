@@ -14,9 +14,6 @@ CONTENT = read_toml(__file__, "experiments.toml")
 
 SEEDS = {"smoke": (0,), "small": (0, 1, 2), "paper": (0, 1, 2)}
 
-OBJECTIVES = ("infonce", "flatnce")
-"""What the paper calls SimCLR and FlatCLR."""
-
 
 @dataclass(frozen=True)
 class Setting:

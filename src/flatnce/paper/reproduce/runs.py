@@ -21,18 +21,11 @@ from flatnce.paper.charts import (
     mean,
     spread,
 )
-from flatnce.paper.reproduce.experiment import (
-    CONTENT,
-    OBJECTIVES,
-    Experiment,
-    Findings,
-    Setting,
-    TrainingRun,
-)
+from flatnce.paper.reproduce.experiment import CONTENT, Experiment, Findings, Setting, TrainingRun
 from flatnce.pretrain.evaluation import NotSaved, Options, evaluate_run
 from flatnce.report.text import capitalised
 
-NAMES = {"infonce": "InfoNCE", "flatnce": "FlatNCE"}
+NAMES = {"infonce": "InfoNCE", "flatnce": "FlatNCE"}  # SimCLR and FlatCLR of the paper
 
 
 @dataclass(frozen=True)
@@ -370,7 +363,7 @@ def ahead(runs: Runs, measure: str, topic: str, split: str | None = None) -> dic
     words = {}
     for part in runs.split(split):
         infonce, flatnce = (
-            runs.values(runs.where(objective=name, **part)[0], measure) for name in OBJECTIVES
+            runs.values(runs.where(objective=name, **part)[0], measure) for name in NAMES
         )
         words[topic.format(**part)] = f"{comparison(difference(flatnce, infonce), unit)}."
     return words
