@@ -62,8 +62,8 @@ OTHERS = [
 ]
 
 
-def write(folder, lines, finished=True):
-    log = RunLog(folder, kind="train", config=config_of(seed=7), seeds=[7])
+def write(folder, lines, finished=True, **settings):
+    log = RunLog(folder, kind="train", config=config_of(seed=7, **settings), seeds=[7])
     for line in lines:
         log.log(line)
     if finished:
@@ -223,6 +223,13 @@ def test_there_is_no_verdict_that_is_normal_in_the_first_epoch(tmp_path):
     assert early.lead.endswith("one epoch. Let the run continue, or train a new one for longer.")
     late = page_of_run(write(tmp_path / "late", [idle, {**idle, "epoch": 1.5}], False))
     assert late.lead.startswith("Not learning since step 50: MI 0.00 of 4.14 nats. What to do:")
+
+
+@pytest.mark.parametrize("objective, remedy", [("infonce", "replace"), ("holder", "continue")])
+def test_the_verdict_on_a_run_that_is_going_on_knows_its_objective(tmp_path, objective, remedy):
+    lines = [train_line(step, gain=0.01, epoch=2.0) for step in (100, 200)]
+    page = page_of_run(write(tmp_path / "run", lines, finished=False, objective=objective))
+    assert page.lead.startswith("Saturated since") and f"What to do: {remedy}" in page.lead
 
 
 def test_a_run_that_failed_says_why(tmp_path):

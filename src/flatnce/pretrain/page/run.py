@@ -11,6 +11,7 @@ from flatnce.cli.progress import seconds_left
 from flatnce.core.diagnostics import verdict_on
 from flatnce.core.diagnostics.registry import DIAGNOSTICS
 from flatnce.core.diagnostics.verdict import NEEDED, remedies_of
+from flatnce.core.objectives.registry import entry_of
 from flatnce.messages import duration_text
 from flatnce.pretrain.page import CATALOGUE, TEXT
 from flatnce.pretrain.page.inspection import inspection_sections, read_inspection
@@ -250,7 +251,8 @@ def _verdict(run: Run, settings: Mapping[str, Any]) -> tuple[str, str]:
     judged = [one for one in judged if all(key in one for key in NEEDED)]
     if not said and judged:
         objective = settings.get("objective", "")
-        said = verdict_on(judged, OBJECTIVES.get(objective, objective)).message
+        name = entry_of(objective).class_name if objective else ""
+        said = verdict_on(judged, name).message
     found, _, remedies = said.partition("; do one of: ")
     kind = found.partition(" since ")[0]
     kind = kind if kind in CATALOGUE["verdict"] else "none"
