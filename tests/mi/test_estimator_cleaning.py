@@ -219,6 +219,18 @@ def test_copies_are_found_among_rows_that_are_zero_on_one_side():
     np.testing.assert_array_equal(found[~wet], np.flatnonzero(~wet))
 
 
+def test_ends_of_columns_are_no_copies_but_a_code_for_missing_values_is():
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(2, 600, 1)) + 20
+    lost = random.random(600) < 0.2
+    censored = [np.where(lost[:, None], side.min() - 0.5, side) for side in (x, y)]
+    assert clean(*censored).duplicates is None  # below the limit of detection
+    coded = [np.where(lost[:, None], -999.0, side) for side in (x, y)]
+    found = clean(*coded).duplicates
+    np.testing.assert_array_equal(found[lost], np.flatnonzero(lost)[0])
+    np.testing.assert_array_equal(found[~lost], np.flatnonzero(~lost))
+
+
 def test_tables_in_another_order_are_refused():
     pandas = pytest.importorskip("pandas")
     x, y = pandas.DataFrame(table(80)), pandas.DataFrame(table(80, seed=1))

@@ -239,7 +239,7 @@ def duplicate_rows(*tables: Table, masses: bool = True) -> Indices | None:
     if max(table.ndim for table in tables) == 2 and _by_chance(columns, hashes, whole):
         return None
     # Zeros, and the ends of columns, may be point masses on both sides, as dry days are.
-    ends = np.array([(c == 0) | (c == c.min()) | (c == c.max()) for c in columns])
+    ends = np.array([*map(_at_an_end, columns)])
     several = np.array([len(np.unique(column)) > MOST_VALUES for column in columns])
     inner = ~(ends.all(axis=0) & several.any())
     if not masses or inner.all():
@@ -250,6 +250,15 @@ def duplicate_rows(*tables: Table, masses: bool = True) -> Indices | None:
         if len(rows) and duplicate_rows(*among, masses=False) is not None:
             return np.where(inner, first[inverse], np.arange(len(whole)))
     return None
+
+
+def _at_an_end(column: Table) -> NDArray[np.bool_]:
+    """Where a column is zero or at an end; an end far from all others, as -999, is a code."""
+    values = np.unique(column)
+    if len(values) < 3:
+        return np.ones(len(column), dtype=bool)
+    half, gaps = (values[-1] - values[0]) / 2, np.diff(values)[[0, -1]]
+    return np.isin(column, [0.0, *values[[0, -1]][gaps <= half]])
 
 
 def _hashes(column: Table, odd: np.uint64) -> Hashes:
