@@ -203,6 +203,7 @@ def whole(monkeypatch):
         ({"torch": None}, "torch is missing"),
         ({"torch": "2.9.1"}, "torch is too old"),
         ({"torch": "2.14.0"}, "torchvision does not fit torch"),
+        ({"torch": "2.15.0+cpu"}, "torchvision does not fit torch"),  # which is built for CUDA
         ({"tensorboard": "2.19.0"}, "tensorboard is too old"),
         ({"lightly": "1.5.20"}, "lightly's DCLLoss is another loss"),
     ],

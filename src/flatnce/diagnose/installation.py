@@ -88,7 +88,8 @@ def _companions() -> Iterator[Finding]:
         needs = "\n".join(metadata.requires(package) or [])
         required = re.search(r"^torch\s*\(?==\s*([\d.]+)", needs, re.MULTILINE)
         wanted = required.group(1) if required else ""
-        if _release(wanted) != _release(torch)[: len(_release(wanted))]:
+        for_cuda = "+cpu" in torch and "+cpu" not in installed
+        if for_cuda or _release(wanted) != _release(torch)[: len(_release(wanted))]:
             versions: dict[str, Any] = {"installed": installed, "wanted": wanted, "torch": torch}
             versions |= {"package": package, "release": torch.partition("+")[0]}
             yield _finding("{package} does not fit torch", **versions)
