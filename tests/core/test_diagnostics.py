@@ -29,6 +29,7 @@ from flatnce.core.diagnostics.verdict import (
     PEAKED_NEGATIVES,
     SATURATED_GAIN,
     UNIFORM_ESS,
+    verdicts_on,
 )
 from flatnce.core.objectives.registry import OBJECTIVES, ess_target
 from layouts import random
@@ -601,6 +602,29 @@ def test_a_threshold_separates_a_finding_from_healthy(number, kind, threshold, b
 )
 def test_of_two_findings_the_graver_is_told(kinds, first):
     assert verdict_on([record(1, *kinds)]).kind == first
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ((2.0, 2.1, 1.9, 2.05, 2.0), "not learning"),
+        ((2.0, 2.1, 1.9, 2.05), "healthy"),  # too few records
+        ((2.0, 2.1, 1.8, 2.05, 2.0), "healthy"),  # 0.3 of 4.84 is more than 5 %
+        ((1.0, 2.1, 2.1, 2.1, 2.1, 2.1), "healthy"),  # a plateau after a rise
+    ],
+)
+def test_mi_that_never_changes_is_not_learning(values, kind):
+    history = [{**record(100 * place), "mi": mi} for place, mi in enumerate(values, start=1)]
+    found = verdict_on(history)
+    assert found.kind == kind
+    assert [one.kind for one in verdicts_on(history)] == [kind] * (kind != "healthy")
+    if kind != "healthy":
+        assert found.since == 100
+        assert found.evidence == "MI 2.00 of 4.84 nats, and 1.90 to 2.10 in all 5 records"
+    saturated = [{**one, "gain": 0.01} for one in history]
+    assert [one.kind for one in verdicts_on(saturated)] == ["saturated"]
+    early = [{**one, "steps": 10} for one in history]
+    assert verdict_on(early).kind == "undecided"
 
 
 @every_kind

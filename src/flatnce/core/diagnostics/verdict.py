@@ -21,7 +21,8 @@ SATURATED_GAIN = 0.05
 PEAKED_NEGATIVES = 2.0
 PEAKED_ESS = 0.05  # below every recommended target, which few negatives must not make wrong
 UNIFORM_ESS = 0.97
-IDLE_SHARE = 0.05
+IDLE_SHARE = 0.05  # of the ceiling: a lower MI, or a smaller change since the start
+STILL_RECORDS = 5
 EVIDENCE_STEPS = 100  # and one epoch, where that is known
 
 NEEDED = ("gain", "ess", "mi", "mi_ceiling")
@@ -72,7 +73,8 @@ class Rule:
         first = len(history) - 1
         while first > 0 and self.holds_on(history[first - 1]):
             first -= 1
-        evidence = _WORDS[self.kind]["evidence"].format(**_shown(history[-1], objective))
+        shown = _shown(history[-1], objective) | {"still": _still(history)}
+        evidence = _WORDS[self.kind]["evidence"].format(**shown)
         remedies = remedies_of(self.kind, objective, layout)
         return Verdict(self.kind, int(history[first]["step"]), evidence, remedies)
 
@@ -124,9 +126,19 @@ def has_evidence(history: History) -> bool:
 
 def _holding(history: History) -> Iterator["Rule"]:
     enough = has_evidence(history)
-    for rule in RULES:
-        if rule.holds_on(history[-1]) and (enough or not rule.normal_early):
-            yield rule
+    found = [rule for rule in RULES if rule.holds_on(history[-1])]
+    yield from (rule for rule in found if enough or not rule.normal_early)
+    if enough and not found and _still(history):
+        yield UNMOVED
+
+
+def _still(history: History) -> str:
+    """That MI has hardly changed since the first record, in words; empty if it has."""
+    records = [record for record in history if not not_finite(record)]
+    mi = sorted(record["mi"] for record in records)
+    if len(mi) < STILL_RECORDS or mi[-1] - mi[0] > IDLE_SHARE * records[-1]["mi_ceiling"]:
+        return ""
+    return f", and {mi[0]:.2f} to {mi[-1]:.2f} in all {len(mi)} records"
 
 
 def remedies_of(kind: str, objective: str = "", layout: str = "") -> tuple[str, ...]:
@@ -210,3 +222,5 @@ RULES = (
 HEALTHY = Rule("healthy", lambda numbers: not any(rule.holds_on(numbers) for rule in RULES))
 
 UNDECIDED = Rule("undecided", lambda numbers: True)
+
+UNMOVED = Rule("not learning", lambda numbers: True)
