@@ -83,6 +83,7 @@ def test_a_damaged_run_is_said_and_the_server_goes_on(ask, place):
     assert ask()[0] == 200
 
 
+@pytest.mark.slow
 def test_connections_that_say_nothing_do_not_add_up(ask, monkeypatch, capsys):
     monkeypatch.setattr(_Handler, "timeout", 0.2)
     silent = [socket.create_connection(("127.0.0.1", ask.port)) for _ in range(2 * MOST)]
