@@ -136,13 +136,7 @@ def solve_for_ess(
     """The inverse temperature at which a decreasing ESS meets a target, by bisection of log β.
 
     β is searched from 1e-3 to 1e5; beyond them the nearer end is returned. 40 halvings leave a
-    relative error of about 2e-11, without a host read.
-
-    Arguments:
-        ess_at: ESS at an inverse temperature.
-        target: Wanted ESS.
-        like: Gives dtype and device.
-        iterations: Number of halvings.
+    relative error of about 2e-11, without a host read. ``like`` gives dtype and device.
     """
     low, high = (like.new_full((), math.log(end)) for end in (1e-3, 1e5))
     for _ in range(iterations):

@@ -177,13 +177,10 @@ def _check_numbers(n: int, temperature: float | None, batch_size: int | None) ->
 
 
 def read_embeddings(path: str | Path) -> dict[str, Any]:
-    """Arguments of :func:`flatnce.doctor` from an ``.npz`` file.
+    """Arguments of :func:`flatnce.doctor` from an ``.npz`` file of z1 and z2.
 
-    Other arrays in it are not read. NumPy has no bfloat16: save such embeddings as float32.
-
-    Arguments:
-        path: Written by ``numpy.savez(path, z1=..., z2=...)``; may also hold ``labels``, ``ids``,
-            ``temperature`` and ``batch_size``.
+    It may also hold ``labels``, ``ids``, ``temperature`` and ``batch_size``; other arrays are not
+    read. NumPy has no bfloat16: save such embeddings as float32.
     """
     place = Path(path)
     if not place.is_file():

@@ -50,13 +50,8 @@ def reproduce(
 ) -> Path:
     """Run an experiment and return its folder, whose ``results.json`` is then complete.
 
-    Arguments:
-        name: The experiment's name.
-        setting: Scale, seeds and options.
-        out: The folder; it may hold an earlier result of the same experiment.
-        store: Where runs are looked up, and recorded after training.
-        progress: Shows the runs in training.
-        announce: Called before training with a line on how much there is to do.
+    The folder ``out`` may hold an earlier result of the same experiment. ``announce`` is called
+    before training with a line on how much there is to do.
     """
     began, place = time.perf_counter(), Path(out)
     experiment = find_experiment(name)

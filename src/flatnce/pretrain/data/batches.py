@@ -36,10 +36,7 @@ def permutation(n: int, *key: int) -> Int64[Tensor, " n"]:
 
     Samples are sorted by a 64-bit hash of key and sample (SplitMix64: Steele, Lea, Flood 2014). So
     there is no generator state to save, and no release of torch or numpy can change the order.
-
-    Arguments:
-        n: The number of samples.
-        *key: Integers, for example a seed and an epoch; their order matters.
+    The key is integers, for example a seed and an epoch, whose order matters.
 
     Examples:
         >>> permutation(6, 0, 0).tolist()
@@ -219,12 +216,9 @@ class _Loader:
 
 
 class Resident(_Loader):
-    """Batches of a set that is held on a device: a batch is one gather.
+    """Batches of an :class:`ImageSet` that is held on a device: a batch is one gather.
 
-    Arguments:
-        image_set: The :class:`ImageSet`, on the device of the batches.
-        batch_size, seed: Those of :class:`Batching`.
-        **options: drop_last, shuffle, rank and world_size of :class:`Batching`.
+    The other arguments are those of :class:`Batching`.
 
     Examples:
         >>> from flatnce.pretrain.data import ImageSet

@@ -95,11 +95,8 @@ CHARTS = _charts()
 def run_page(directory: str | Path, out: str | Path | None = None) -> Path:
     """Write the page of a training run and return its path.
 
-    The page of an unfinished run shows what has been measured so far and says so.
-
-    Arguments:
-        directory: Written by ``flatnce train``.
-        out: The file; by default ``report.html`` in the directory.
+    The page of an unfinished run shows what has been measured so far and says so. By default it is
+    ``report.html`` in the run's directory.
     """
     page = page_of_run(directory)
     return write_page(page, Path(directory) / "report.html" if out is None else Path(out))

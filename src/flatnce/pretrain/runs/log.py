@@ -128,16 +128,11 @@ def flat_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 class RunLog:
     """Writes one run directory.
 
-    Arguments:
-        directory: The run's folder; created with its parents.
-        kind: The command that writes it, for example ``demo``.
-        config: A dataclass or a mapping.
-        seeds: The seeds used.
-        device: As in ``flatnce.environment.environment``.
-        evaluate: Protocols that the finished run is evaluated with, for a later resume.
-        replace: Set aside an earlier run of the same kind, with its checkpoints and exports, until
-            :meth:`settle` removes it; before that, the end of the run's lock restores it. A folder
-            that also holds other files is refused.
+    ``kind`` is the command that writes it, for example ``demo``; ``config`` a dataclass or a
+    mapping; ``evaluate`` the protocols of the finished run's evaluation, for a later resume.
+    ``replace`` sets aside an earlier run of the same kind, with its checkpoints and exports, until
+    :meth:`settle` removes it; before that, the end of the run's lock restores it. A folder that
+    also holds other files is refused.
     """
 
     def __init__(
