@@ -333,3 +333,20 @@ def test_the_queue_stores_unit_rows_without_history_and_reading_does_not_write()
     assert query.grad.isfinite().all() and keys.grad is None and queue.keys.grad is None
     assert all(torch.equal(value, before[name]) for name, value in queue.state_dict().items())
     assert repr(queue) == "KeyQueue(size=4, dim=3)"
+
+
+@pytest.mark.parametrize(
+    ("processes", "backend", "device"),
+    [
+        (2, "nccl", "cuda"),
+        (2, "gloo", "cpu"),
+        (1, "nccl", "cpu"),
+        (2, "cpu:gloo,cuda:nccl", "cpu"),
+    ],
+)
+def test_a_collective_of_nccl_takes_a_tensor_of_the_cpu_on_the_card(
+    processes, backend, device, monkeypatch
+):
+    monkeypatch.setattr(distributed, "is_active", lambda: processes > 1)
+    monkeypatch.setattr(distributed.dist, "get_backend", lambda: backend)
+    assert distributed.device_for(torch.zeros(1)).type == device

@@ -83,9 +83,15 @@ def mean(local: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
     """Mean over ranks of a detached tensor; every rank receives the same value."""
     if not is_active():
         return local
-    total = local.detach().clone()
+    total = local.detach().to(device_for(local), copy=True)
     dist.all_reduce(total)
-    return total / world_size()
+    return (total / world_size()).to(local.device)
+
+
+def device_for(local: Shaped[Tensor, "..."]) -> torch.device:
+    """The device on which a collective takes a tensor; NCCL takes none that is on the CPU."""
+    move = is_active() and dist.get_backend() == "nccl" and not local.is_cuda
+    return torch.device("cuda") if move else local.device
 
 
 class _MeanGradient(torch.autograd.Function):

@@ -262,7 +262,8 @@ class Monitor(PreciseState):
         # Every collective is here, and every raise in compute: all processes then raise, and none
         # waits. They may have taken different numbers of steps, so totals and steps are averaged.
         self._take_waiting()
-        device = self.totals.device
+        device = distributed.device_for(self.totals)  # without a step here, it was not moved yet
+        self.to(device)
         if self.rows and distributed.is_active():
             widths = distributed.gather(self.steps.new_full((1,), len(self.gram)))
             if not len(self.gram):  # no sample has been seen here
