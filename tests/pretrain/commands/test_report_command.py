@@ -26,7 +26,10 @@ def test_a_run_gets_its_page_with_its_encoder_looked_at(first, capsys):
     assert (first / "portrait.json").stat().st_mtime_ns == made, "looked at twice"
 
 
-@pytest.mark.parametrize("as_json", [False, True], ids=["words", "json"])
+@pytest.mark.parametrize(
+    "as_json",
+    [pytest.param(False, id="words"), pytest.param(True, id="json", marks=pytest.mark.slow)],
+)
 def test_page_and_figures_are_written_on_request(tmp_path, capsys, as_json):
     place = made_runs.write_run(tmp_path / "runs" / "first")
     typed = ["--no-portrait", "--out", "mine.html", "--figures", "figures"]
