@@ -6,6 +6,7 @@ from statistics import fmean, stdev
 
 import pytest
 
+from flatnce.core.diagnostics.verdict import IDLE_SHARE
 from flatnce.paper.reproduce import engine, runs
 from flatnce.paper.reproduce import store as store_module
 from flatnce.paper.reproduce.engine import plan_runs, reproduce
@@ -113,6 +114,17 @@ def test_committed_records_have_settings_that_there_are(folder, anchor_objective
     for record in read_records(FOLDER.parents[1] / folder / "records").values():
         if "findings" not in record:
             TrainConfig.from_plain({"all": settings_of(record)})
+
+
+def test_no_committed_run_is_still_enough_to_be_called_not_learning():
+    changes = []
+    for folder in ("reproduce", "image_study"):
+        for record in read_records(FOLDER.parents[1] / folder / "records").values():
+            logged = [one for one in record["metrics"] if "mi" in one and "mi_ceiling" in one]
+            mi = [one["mi"] for one in logged]
+            if mi:
+                changes.append((max(mi) - min(mi)) / logged[-1]["mi_ceiling"])
+    assert len(changes) > 100 and min(changes) > 2 * IDLE_SHARE
 
 
 def test_records_name_no_path_of_a_machine():

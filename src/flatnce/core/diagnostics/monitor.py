@@ -255,7 +255,7 @@ class Monitor(PreciseState):
 
     @torch.no_grad()
     def close(self, *, reset: bool = True) -> Interval:
-        """End the interval without a host read; ``reset`` begins a new one.
+        """End the interval, without a host read after a step; ``reset`` begins a new one.
 
         :meth:`compute` takes the interval returned, and waits until it has arrived.
         """
