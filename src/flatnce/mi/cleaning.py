@@ -401,7 +401,9 @@ def group_labels(groups: ArrayLike, rows: Indices, given: int) -> NDArray[Any]:
     labels = np.asarray(groups)
     if labels.shape != (given,):
         raise ValueError(f"groups has shape {labels.shape}; label each of the {given} rows")
-    for row, one in enumerate(np.asarray(groups, dtype=object)):  # "None" may name a group
+    # "None" may name a group, and no integer is missing.
+    named = () if labels.dtype.kind in "iub" else np.asarray(groups, dtype=object)
+    for row, one in enumerate(named):
         if not isinstance(one, str) and str(one) in ("nan", "None", "<NA>", "NaT"):
             raise ValueError(MESSAGES["no_group"].format(row=row + 1))
     return (labels.astype(str) if labels.dtype.kind == "O" else labels)[rows]

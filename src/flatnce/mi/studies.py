@@ -19,11 +19,8 @@ from flatnce.mi.registry import method_named
 from flatnce.mi.result import Estimate, number_text, p_value_in_words, unit_factor
 
 COMPARED = ("auto", "infonce", "flatnce", "nwj", "js", "ksg", "cca", "gaussian-copula")
-UNCERTIFIED = (
-    "dependent",
-    "parallel",
-    "unresolved",
-)  # flags that say why there is no limit or no estimate
+# Flags that say why there is no limit or no estimate.
+UNCERTIFIED = ("dependent", "parallel", "unresolved")
 PAIRS_AT_ONCE = 16  # pairs of columns whose critics are trained together
 
 Pairs = dict[tuple[str, ...], tuple[Table, Table]]
