@@ -113,11 +113,6 @@ def flatnce(
         value: ``infonce`` or ``constant``.
     """
     _check(contrast)
-    one_positive = contrast.plain is None and contrast.positives is None
-    if value == "infonce" and reduction == "mean" and one_positive and contrast.weight is None:
-        if not faults.is_transformed(contrast.negative):
-            mean: Tensor = _MeanFlatNCE.apply(contrast.negative, contrast.positive)
-            return mean
     return contrast.reduce(_flat(contrast.gap, contrast, value), reduction)
 
 
@@ -382,25 +377,6 @@ def _infonce_rows(contrast: Contrast) -> Float[Tensor, " n"]:
     pooled = contrast.positive if contrast.positives is None else contrast.positives.lse
     rows = softplus(contrast.negative - pooled, threshold=EXACT)
     return rows if contrast.positives is None else rows + (pooled - contrast.positive)
-
-
-class _MeanFlatNCE(torch.autograd.Function):
-    """FlatNCE's mean over rows with one positive each: few operations in both directions."""
-
-    @staticmethod
-    def forward(ctx: Any, negative: Tensor, positive: Tensor) -> Tensor:
-        ctx.save_for_backward(negative, positive)
-        return softplus(negative - positive, threshold=EXACT).mean()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        negative, positive = ctx.saved_tensors
-        per_row = gradient / len(negative)
-        if torch.is_grad_enabled():
-            gap = negative - positive
-            found = per_row * (gap - gap.detach()).exp()
-            return found, -found
-        return per_row.expand_as(negative), (-per_row).expand_as(negative)
 
 
 def _flat(rows: Float[Tensor, " n"], contrast: Contrast, value: Value) -> Float[Tensor, " n"]:
