@@ -32,16 +32,14 @@ def uniformity(x: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
     return mean_potential(x).log()
 
 
-def mean_potential(x: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
-    """Mean of exp(−2‖x − y‖²) over ordered distinct pairs."""
-    n = x.shape[0]
+def mean_potential(x: Float[Tensor, "*steps n d"]) -> Float[Tensor, "*steps"]:
+    """Mean of exp(−2‖x − y‖²) over ordered distinct pairs of unit rows."""
+    n = x.shape[-2]
     if n < 2:
         raise ValueError(f"x has {n} rows; uniformity needs at least two")
-    squares = x.square().sum(dim=1)
-    distances = squares[:, None] + squares - 2 * x @ x.T
-    itself = torch.eye(n, dtype=torch.bool, device=x.device)
-    potentials = (-2 * distances.clamp_min(0)).exp().masked_fill(itself, 0.0)
-    return potentials.sum() / (n * (n - 1))
+    # Of unit rows it is exp(4⟨x, y⟩ − 4), which is 1 of a row with itself.
+    potentials = (x @ x.mT).mul_(4).sub_(4).exp_().sum(dim=(-2, -1))
+    return (potentials - n) / (n * (n - 1))
 
 
 def effective_rank(z: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
