@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from flatnce.core import distributed, faults
-from flatnce.core.direct import PlainRows, check_batches
+from flatnce.core.direct import check_batches
 from flatnce.core.kernels import DENSE_LIMIT, choose_kernel, fused_is_better
 from flatnce.core.kernels.statistics import RowStatistics, statistics_of_scores
 from flatnce.core.pairs import Arguments, Form, Pairs, operands_for
@@ -28,7 +28,6 @@ __all__ = [
     "contrast_from_logits",
     "contrast_of",
     "contrast_of_batches",
-    "contrast_of_rows",
     "importance_weights",
 ]
 
@@ -101,15 +100,6 @@ class Contrast:
 
 
 FIELDS = tuple(f.name for f in fields(Contrast))
-
-
-def contrast_of_rows(rows: PlainRows) -> Contrast:
-    """The contrast of a plain batch whose loss was computed in closed form."""
-    beta = rows.beta
-    if not isinstance(beta, Tensor):
-        beta = rows.negative.new_full((), beta)
-    statistics: dict[str, Any] = rows.statistics()
-    return Contrast(**statistics, beta=beta, faults=rows.faults())
 
 
 def concatenate(parts: Sequence[Contrast]) -> Contrast:

@@ -17,7 +17,7 @@ from torch.nn.functional import normalize
 
 from flatnce.core import distributed, faults
 from flatnce.core.buffers import PreciseState
-from flatnce.core.contrast import Contrast, contrast_of_rows
+from flatnce.core.contrast import Contrast
 from flatnce.core.diagnostics.geometry import SMALL_GRAM, mean_potential, rank_of_gram
 from flatnce.core.diagnostics.registry import DIAGNOSTICS, DIVISORS, FUNCTIONS, Rows
 from flatnce.core.diagnostics.verdict import Verdict, verdict_on
@@ -77,12 +77,12 @@ class Snapshot:
     def __getattr__(self, name: str) -> Any:
         """A diagnostic of the batch, or what is computed from ``rows`` when it is first read."""
         if self.rows is not None and name in ("contrast", "loss", "embeddings"):
+            rows, beta = self.rows, self.rows.beta
             if name == "contrast":
-                value: Any = contrast_of_rows(self.rows)
-            elif name == "loss":
-                value = self.rows.loss()
+                beta = beta if isinstance(beta, Tensor) else rows.negative.new_full((), beta)
+                value: Any = Contrast(**rows.statistics(), beta=beta, faults=rows.faults())
             else:
-                value = self.rows.unit[: self.rows.positive.shape[-1]]
+                value = rows.loss() if name == "loss" else rows.unit[: rows.positive.shape[-1]]
             self.__dict__[name] = value
             return value
         if name not in FUNCTIONS or (DIAGNOSTICS[name].needs_unit_rows and not self.unit_rows):
