@@ -85,7 +85,7 @@ def operands(masked: bool, same: bool) -> tuple:
         left_out[1, 4] = left_out[6, 0] = True
     selves = (torch.arange(n), torch.arange(m)) if same else (None, None)
     groups = torch.arange(n) % 3, torch.arange(m) % 3
-    return anchors, keys, beta, *groups, left_out, *selves, same
+    return anchors, keys, beta, *groups, left_out, *selves, same, torch.float32
 
 
 # torch's own check reads the gradient of what is not a leaf.
@@ -109,10 +109,8 @@ def test_the_chunked_gradient_operator_is_registered_as_torch_wants_it(wanted, s
     arguments = [t.detach() if isinstance(t, Tensor) else t for t in operands(True, False)]
     found = torch.ops.flatnce.chunked_statistics(*arguments, True, False, False)
     incoming = [random(7, seed=place) if there else None for place, there in enumerate(wanted)]
-    rows, groups, same = arguments[:3], arguments[3:8], arguments[8]
     torch.library.opcheck(
-        torch.ops.flatnce.chunked_gradient.default,
-        (*rows, groups, same, list(found[:3]), incoming),
+        torch.ops.flatnce.chunked_gradient.default, (*arguments, *found[:3], *incoming, True)
     )
 
 

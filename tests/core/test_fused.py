@@ -523,15 +523,15 @@ def test_the_general_operators_are_registered_as_torch_wants_them(d):
     beta = number(3.0, requires_grad=True)
     groups = torch.arange(5, device=DEVICE)
     selection = (groups, groups, None, None, None)
-    inputs = (*z, beta, *selection, False, True, True, torch.float32)
+    inputs = (*z, beta, *selection, False, torch.float32, True, True, False)
     operators = torch.ops.flatnce
     torch.library.opcheck(operators.fused_statistics.default, inputs, test_utils=OPERATOR_CHECKS)
-    lse, lse2, *_ = operators.fused_statistics(*inputs)
-    rows = (lse.detach(), torch.ones_like(lse), lse2.detach(), None, None)
+    rows = [row.detach() for row in operators.fused_statistics(*inputs)[:3]]
+    incoming = (torch.ones_like(rows[0]), None, None)
     plain = [rows.detach() for rows in (*z, beta)]
     torch.library.opcheck(
         operators.fused_gradient.default,
-        (*plain, list(selection), False, torch.float32, *rows),
+        (*plain, *selection, False, torch.float32, *rows, *incoming, True),
         test_utils=("test_schema", "test_faketensor"),
     )
 

@@ -9,10 +9,10 @@ block of scores and turns it into weights with the stored log-sum-exp.
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
-from flatnce.core.kernels.statistics import EXTRAS, RowStatistics, floor_of
+from flatnce.core.kernels.operator import as_operator
+from flatnce.core.kernels.statistics import floor_of
 from flatnce.core.selection import EXCLUDED, Selection
 
 FEW = 16
@@ -148,22 +148,15 @@ NEAR = 20.0
 
 def _statistics(
     anchors: Tensor,
-    keys: Tensor,
+    keys: Tensor | None,
     beta: Tensor,
-    anchor_group: Tensor,
-    key_group: Tensor,
-    left_out: Tensor | None,
-    anchor_self: Tensor | None,
-    key_self: Tensor | None,
-    same: bool,
-    mean: bool,
-    expected: bool,
-    extremes: bool,
-    shared: bool = False,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The forward pass; ``shared`` is for the backward pass, to which it is handed on."""
-    selection = Selection(anchor_group, key_group, left_out, anchor_self, key_self, same)
-    n, m = anchors.shape[0], keys.shape[0]
+    selection: Selection,
+    operands: torch.dtype,
+    *wanted: bool,
+) -> tuple[Tensor, ...]:
+    """The forward pass; without keys the anchors are both sides."""
+    keys = anchors if keys is None else keys
+    n, m, (mean, expected, extremes) = anchors.shape[0], keys.shape[0], wanted
     scaled, exclusion = beta * anchors, Exclusion(selection)
     block = min(n, ROWS) * min(m, COLUMNS)
     memory, more = anchors.new_empty(block), anchors.new_empty(block if expected else 0)
@@ -175,38 +168,22 @@ def _statistics(
             weights = more[: scores.numel()].view_as(scores) if expected else scores
             running.add(scores, exclusion.block(rows, columns), columns.start, weights)
         found.append(running.results())
-    whole = found[0] if len(found) == 1 else map(torch.cat, zip(*found, strict=True))
-    lse, lse2, count, average, top, expectation, hardest, easiest = whole
-    return lse, lse2, count, average, top, expectation, hardest, easiest
-
-
-_forward = torch.library.custom_op("flatnce::chunked_statistics", _statistics, mutates_args=())
-
-
-@_forward.register_fake
-def _(anchors: Tensor, keys: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
-    n, (mean, expected, extremes) = anchors.shape[0], inputs[7:10]
-    sizes = n, n, n, n if mean else 0, n, n if expected else 0
-    reals = [anchors.new_empty(size) for size in sizes]
-    places = [anchors.new_empty(n if extremes else 0, dtype=torch.long) for _ in range(2)]
-    return (*reals, *places)
+    return found[0] if len(found) == 1 else tuple(map(torch.cat, zip(*found, strict=True)))
 
 
 def _gradients(
     anchors: Tensor,
-    keys: Tensor,
+    keys: Tensor | None,
     beta: Tensor,
-    groups: list[Tensor | None],
-    same: bool,
-    statistics: list[Tensor],
-    incoming: list[Tensor | None],
-    shared: bool = False,
+    selection: Selection,
+    operands: torch.dtype,
+    *given: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The backward pass; if rows are shared, the anchors get the whole gradient."""
-    (lse, lse2, count), (to_lse, to_lse2, to_mean) = statistics, incoming
-    selection = Selection.from_tensors(groups, same)
+    """The backward pass; without keys the anchors get the whole gradient."""
+    lse, lse2, count, to_lse, to_lse2, to_mean, with_beta = given
+    shared, keys = keys is None, anchors if keys is None else keys
     n, m = anchors.shape[0], keys.shape[0]
-    to_anchors, to_keys = torch.zeros_like(anchors), torch.zeros_like(keys)
+    to_anchors, to_keys = anchors.new_zeros(anchors.shape), keys.new_zeros(keys.shape)
     scaled = beta * anchors
     # Weights are exponentials relative to lse; a row's factors turn them into derivatives.
     first = None if to_lse is None else torch.where(count > 0, to_lse, 0.0)
@@ -215,7 +192,8 @@ def _gradients(
     if to_lse2 is not None:
         second = torch.where(count > 0, 2 * to_lse2 * (2 * lse - lse2).exp(), 0.0)
     share = None if to_mean is None else to_mean / count.clamp_min(1.0)
-    equal = shared and anchors.device.type == "cpu"
+    plain = not selection.same and selection.left_out is None
+    equal = shared and plain and anchors.device.type == "cpu"
     symmetric = equal and selection.anchor_group.equal(selection.key_group)
     factors = _Factors(first, second, share, _offsets(lse) if symmetric else None)
     exclusion = Exclusion(selection)
@@ -230,17 +208,14 @@ def _gradients(
             if not factors.both:
                 to_keys[columns].addmm_(derivatives.T, left[rows])
     to_anchors = factors.after(to_anchors)
-    # s = beta <a, k>, so the scores' gradient meets beta in the same product that meets a.
-    to_beta = (to_anchors * anchors).sum()
-    return to_anchors.mul_(beta), to_keys, to_beta / 2 if factors.both else to_beta
-
-
-_backward = torch.library.custom_op("flatnce::chunked_gradient", _gradients, mutates_args=())
-
-
-@_backward.register_fake
-def _(anchors: Tensor, keys: Tensor, beta: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
-    return torch.empty_like(anchors), torch.empty_like(keys), torch.empty_like(beta)
+    to_beta = beta.new_empty(0)
+    if with_beta:
+        # s = beta <a, k>, so the scores' gradient meets beta in the same product that meets a.
+        to_beta = (to_anchors * anchors).sum() / (2 if factors.both else 1)
+    to_anchors.mul_(beta)
+    if shared:
+        return to_anchors if factors.both else to_anchors.add_(to_keys), beta.new_empty(0), to_beta
+    return to_anchors, to_keys, to_beta
 
 
 def _offsets(base: Tensor) -> Tensor | None:
@@ -298,58 +273,4 @@ class _Factors:
         return found if share is None else fill(found.add_(share), out, 0.0)
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    lse, lse2, count = output[:3]
-    ctx.save_for_backward(*inputs[:8], lse, lse2, count)
-    ctx.same, ctx.shared = inputs[8], inputs[12]
-    ctx.set_materialize_grads(False)
-    ctx.mark_non_differentiable(count, *output[4:])
-
-
-def _differentiate(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-    to_lse, to_lse2, _, to_mean = gradients[:4]
-    if to_lse is None and to_lse2 is None and to_mean is None:
-        return (None,) * 13
-    anchors, keys, beta, *groups, lse, lse2, count = ctx.saved_tensors
-    rows = [lse, lse2, count], [to_lse, to_lse2, to_mean]
-    found = _backward(anchors, keys, beta, groups, ctx.same, *rows, ctx.shared)
-    return (*found, *(None,) * 10)
-
-
-_forward.register_autograd(_differentiate, setup_context=_save)
-
-
-def row_statistics(
-    anchors: Float[Tensor, "n d"],
-    keys: Float[Tensor, "m d"],
-    beta: Float[Tensor, ""],
-    selection: Selection,
-    extras: tuple[str, ...] = (),
-) -> RowStatistics:
-    """The dense kernel's statistics in blocks; same arguments, first derivatives only."""
-    shared = keys is anchors and selection.left_out is None and not selection.same
-    lse, lse2, count, mean, top, expected, hardest, easiest = _forward(
-        anchors,
-        keys,
-        beta,
-        *selection.to_tensors(),
-        selection.same,
-        *(extra in extras for extra in EXTRAS),
-        shared,
-    )
-    reach = floor_of(anchors.dtype)
-
-    def score_at(column: Tensor, otherwise: float) -> Tensor:
-        score = beta * (anchors * keys[column]).sum(dim=1)
-        return torch.where(count > 0, score, otherwise)
-
-    return RowStatistics(
-        lse,
-        lse2,
-        count,
-        top,
-        mean if "mean" in extras else None,
-        expected if "expected" in extras else None,
-        score_at(hardest, reach) if "extremes" in extras else None,
-        score_at(easiest, -reach) if "extremes" in extras else None,
-    )
+row_statistics = as_operator("chunked", _statistics, _gradients, mirrored=lambda _: True)

@@ -1,0 +1,130 @@
+"""Row statistics as torch operators with a gradient: what the chunked and fused kernels share."""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.library import CustomOpDef
+
+from flatnce.core.kernels.statistics import EXTRAS, RowStatistics, floor_of
+from flatnce.core.selection import Selection
+
+__all__ = ["as_operator"]
+
+Kernel: TypeAlias = Callable[..., tuple[Tensor, ...]]
+
+_INPUTS = (
+    "Tensor anchors, Tensor? keys, Tensor beta, Tensor anchor_group, Tensor key_group, "
+    "Tensor? left_out, Tensor? anchor_self, Tensor? key_self, bool same, ScalarType operands"
+)
+_WANTED = "bool mean, bool expected, bool extremes"
+_STATISTICS = f"({_INPUTS}, {_WANTED}) -> ({', '.join(['Tensor'] * 8)})"
+_INCOMING = "Tensor? to_lse, Tensor? to_lse2, Tensor? to_mean, bool with_beta"
+_GRADIENT = (
+    f"({_INPUTS}, Tensor lse, Tensor lse2, Tensor count, {_INCOMING}) -> (Tensor, Tensor, Tensor)"
+)
+
+
+def as_operator(
+    name: str,
+    statistics: Kernel,
+    gradients: Kernel,
+    *,
+    mirrored: Callable[[Selection], bool],
+) -> Callable[..., RowStatistics]:
+    """The dense kernel's statistics by another kernel; first derivatives only.
+
+    Arguments:
+        name: That of the operators begins so.
+        statistics: Takes anchors, keys, beta, the selection, the type of the products, and which
+            extras are wanted; returns log-sum-exps, number, mean, largest, expectation, and the
+            places of the extremes, empty where they are not wanted.
+        gradients: Takes the same with log-sum-exps, number, and their gradients in place of the
+            extras, and whether that of beta is needed; returns those of anchors, keys and beta.
+        mirrored: Whether keys that are the anchors may be passed as None, with this selection.
+    """
+
+    def operator(kind: str, function: Kernel, schema: str) -> CustomOpDef:
+        def run(*inputs: Any) -> tuple[Tensor, ...]:
+            selection = Selection.from_tensors(inputs[3:8], inputs[8])
+            return function(*inputs[:3], selection, *inputs[9:])
+
+        named = f"flatnce::{name}_{kind}"
+        return torch.library.custom_op(named, run, mutates_args=(), schema=schema)
+
+    of_rows = operator("statistics", statistics, _STATISTICS)
+    of_gradients = operator("gradient", gradients, _GRADIENT)
+
+    @of_rows.register_fake
+    def _(anchors: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+        n, (mean, expected, extremes) = len(anchors), rest[-3:]
+        sizes = n, n, n, n if mean else 0, n, n if expected else 0
+        reals = [anchors.new_empty(size, dtype=_precise(anchors)) for size in sizes]
+        places = [anchors.new_empty(n if extremes else 0, dtype=torch.long) for _ in range(2)]
+        return (*reals, *places)
+
+    @of_gradients.register_fake
+    def _(anchors: Tensor, keys: Tensor | None, beta: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+        shapes = anchors.shape, (0,) if keys is None else keys.shape, () if rest[-1] else (0,)
+        return tuple(anchors.new_empty(shape, dtype=_precise(anchors)) for shape in shapes)
+
+    def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.save_for_backward(*inputs[:8], *output[:3])
+        ctx.options = inputs[8:10]
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(output[2], *output[4:])
+
+    def differentiate(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
+        to_lse, to_lse2, _, to_mean = incoming[:4]
+        if to_lse is None and to_lse2 is None and to_mean is None:
+            return (None,) * 13
+        *inputs, lse, lse2, count = ctx.saved_tensors
+        (anchors, keys), with_beta = inputs[:2], ctx.needs_input_grad[2]
+        rows = lse, lse2, count, to_lse, to_lse2, to_mean
+        to_anchors, to_keys, to_beta = of_gradients(*inputs, *ctx.options, *rows, with_beta)
+        found = None if keys is None else to_keys.to(keys.dtype)
+        return (to_anchors.to(anchors.dtype), found, to_beta if with_beta else None, *(None,) * 10)
+
+    of_rows.register_autograd(differentiate, setup_context=save)
+
+    def row_statistics(
+        anchors: Float[Tensor, "n d"],
+        keys: Float[Tensor, "m d"],
+        beta: Float[Tensor, ""],
+        selection: Selection,
+        extras: tuple[str, ...] = (),
+        operands: torch.dtype = torch.float32,
+    ) -> RowStatistics:
+        lse, lse2, count, mean, top, expected, hardest, easiest = of_rows(
+            anchors,
+            None if keys is anchors and mirrored(selection) else keys,
+            beta.to(_precise(anchors)),
+            *selection.to_tensors(),
+            selection.same,
+            operands,
+            *(extra in extras for extra in EXTRAS),
+        )
+        reach = floor_of(lse.dtype)
+
+        def score_at(column: Tensor, otherwise: float) -> Tensor:
+            score = beta * (anchors * keys[column]).sum(dim=1)
+            return torch.where(count > 0, score, otherwise)
+
+        return RowStatistics(
+            lse,
+            lse2,
+            count,
+            top,
+            mean if "mean" in extras else None,
+            expected if "expected" in extras else None,
+            score_at(hardest, reach) if "extremes" in extras else None,
+            score_at(easiest, -reach) if "extremes" in extras else None,
+        )
+
+    return row_statistics
+
+
+def _precise(rows: Tensor) -> torch.dtype:
+    return torch.promote_types(rows.dtype, torch.float32)
