@@ -18,9 +18,6 @@ __all__ = ["FORMAT_VERSION", "key_of", "read_records", "record_of", "settings_of
 
 FORMAT_VERSION = 2  # since 2, a line of metrics has its step
 
-# The settings that each version of their names renamed, from version 2 on: the new by the old.
-RENAMED: tuple[Mapping[str, str], ...] = ()
-
 # Settings that the keys of committed records lack; those runs had the defaults.
 ADDED = {name: getattr(DataConfig(), name) for name in ("skip_unreadable", "stream", "decode")}
 
@@ -33,7 +30,7 @@ RESULTS = ("step", "epochs", "images", "seconds", "verdict")
 
 
 def key_of(config: Mapping[str, Mapping[str, Any]], *, measured: bool = False) -> str:
-    """A key of a config, with the version of the settings' names: equal for equal learning.
+    """A key of a config, equal for equal learning; it begins with its version.
 
     With ``measured`` it also distinguishes runs by what is measured in them, and when.
     """
@@ -43,14 +40,12 @@ def key_of(config: Mapping[str, Mapping[str, Any]], *, measured: bool = False) -
     settings = {name: v for name, v in settings.items() if name not in ADDED or v != ADDED[name]}
     rule = "" if settings.get("ess") is None else f"{ESS_RULE}-"
     text = rule + json.dumps(settings, sort_keys=True, separators=(",", ":"))
-    return f"v{1 + len(RENAMED)}-{rule}{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    return f"v1-{rule}{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def settings_of(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings by their present names; an older ESS target is one of the paper's form."""
+    """The settings of a record; an older ESS target is one of the paper's form."""
     settings = flat_settings(record["config"])
-    for renamed in RENAMED[int(record["key"][1:].partition("-")[0]) - 1 :]:
-        settings = {renamed.get(name, name): value for name, value in settings.items()}
     if settings.get("ess") is not None and ESS_RULE not in record["key"]:
         settings["ess_paper"] = settings.pop("ess")
     return settings
