@@ -8,9 +8,10 @@ import json
 import os
 import re
 import shutil
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 from pathlib import Path
 from typing import Any, Literal
 
@@ -78,7 +79,7 @@ EARLIER, MOVING, DISCARDED = ".earlier", ".earlier.moving", ".earlier.partial"
 SHAPES = shapes_of(read_toml(__file__, "files.toml"))
 LONGEST = 1 << 20  # bytes of a line of measurements, so that a damaged file fills no memory
 MOST = 50_000  # lines of a kind that are kept in memory, of those kinds that become many
-THINNED = (b'{"kind": "train"', b'{"kind": "watch"')
+THINNED = {b'{"kind": "train"': "train", b'{"kind": "watch"': "watch"}
 # A line of measurements has numbers only; JSON has null for those that are not finite.
 _MEASURED = msgspec.json.Decoder(dict[str, float | int | Literal["train", "watch"] | None])
 
@@ -346,36 +347,19 @@ def add_paper_ess(metrics: Sequence[dict[str, Any]]) -> None:
             line.setdefault("ess_paper", line["ess"])
 
 
-class _Thinned:
-    """At most :data:`MOST` lines, evenly spaced, and the last; ``every`` is their distance."""
-
-    def __init__(self) -> None:
-        self.kept: list[tuple[int, bytes]] = []
-        self.every, self.seen = 1, 0
-
-    def add(self, number: int, line: bytes) -> None:
-        """Take the next line, after its number in the file."""
-        self.last = number, line
-        if self.seen % self.every == 0:
-            self.kept.append(self.last)
-            if len(self.kept) > MOST:
-                del self.kept[1::2]
-                self.every *= 2
-        self.seen += 1
-
-
 def _read_metrics(path: Path) -> tuple[list[dict[str, Any]], Counter[str]]:
     """The lines of a log, thinned if they are many, and how many of each kind are left out."""
-    groups: defaultdict[bytes | int, _Thinned] = defaultdict(_Thinned)
+    counts = Counter(line[:16] for _, line in _lines_of(path))  # the kind comes first
+    read, seen, left_out = [], Counter[bytes](), Counter[str]()
     for number, line in _lines_of(path):
-        # The kind comes first. Other lines are few, and not alike: each is a group of its own.
-        groups[line[:16] if line[:16] in THINNED else number].add(number, line)
-    read, left_out = dict[int, dict[str, Any]](), Counter[str]()
-    for group in groups.values():
-        kept = dict([*group.kept, group.last])
-        read |= {number: _checked(path, number, line) for number, line in kept.items()}
-        left_out[read[group.last[0]].get("kind", "")] += group.seen - len(kept)
-    return [read[number] for number in sorted(read)], left_out
+        start = line[:16]
+        every = ceil(counts[start] / MOST) if start in THINNED else 1
+        seen[start] += 1
+        if (seen[start] - 1) % every == 0 or seen[start] == counts[start]:
+            read.append(_checked(path, number, line))
+        else:
+            left_out[THINNED[start]] += 1
+    return read, left_out
 
 
 def logged_lines(directory: Path) -> Iterator[dict[str, Any]]:
