@@ -48,10 +48,8 @@ class DamagedCheckpoint(CheckpointError):
 
 def steps(directory: str | Path) -> list[int]:
     """The steps that have a complete checkpoint in a folder, in increasing order."""
-    place = Path(directory)
-    entries = place.iterdir() if place.is_dir() else ()
-    found = [(_NAME.fullmatch(entry.name), entry) for entry in entries]
-    return sorted(int(match[1]) for match, entry in found if match and entry.is_dir())
+    found = (_NAME.fullmatch(folder.name) for folder in Path(directory).glob("step-*/"))
+    return sorted(int(match[1]) for match in found if match)
 
 
 @dataclass(frozen=True)
@@ -149,7 +147,7 @@ class Writer:
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1)
-        self._writing: Future[Path] | None = None
+        self._writing: Future[None] | None = None
 
     def save(
         self,
@@ -207,12 +205,8 @@ def _portable(value: Any, place: str) -> Any:
 
 def _write(
     directory: Path, step: int, weights: dict[str, Tensor], state: dict[str, Any], keep: int | None
-) -> Path:
+) -> None:
     """Write the files to a temporary folder, rename it, and remove the oldest checkpoints."""
-    if not isinstance(step, int) or step < 0:
-        raise ValueError(f"step={step!r} must be a whole number of at least 0")
-    if keep is not None and keep < 1:
-        raise ValueError(f"keep={keep} would remove the checkpoint just written; keep at least 1")
     folder = _folder(directory, step)
     buffer = io.BytesIO()
     torch.save(state, buffer)
@@ -242,9 +236,8 @@ def _write(
                 _sync_folder(temporary)
                 os.rename(temporary, folder)
                 _sync_folder(directory)
-            except BaseException:  # interrupts included
+            finally:
                 shutil.rmtree(temporary, ignore_errors=True)
-                raise
             for old in steps(directory)[: -keep if keep else 0]:
                 _discard(_folder(directory, old))
     except OSError as error:
@@ -256,7 +249,6 @@ def _write(
         )
         failure.errno = error.errno
         raise failure from error
-    return folder
 
 
 def _write_file(path: Path, content: bytes) -> None:
