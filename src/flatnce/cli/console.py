@@ -20,7 +20,6 @@ from flatnce.messages import say, wrapped
 
 __all__ = ["column_lines", "console_of", "live_line", "print_json", "print_verdict", "word_lines"]
 
-BAR_WIDTH = 60
 NAME_WIDTH = 24  # to which a long name may be shortened
 FILE_WIDTH = 118  # where the output is not a terminal
 
@@ -117,7 +116,7 @@ def live_line(*, quiet: bool = False, log: bool = True) -> Iterator[tuple[Update
             def update(text: str, share: float | None = None) -> None:
                 shown = Table.grid()
                 if share is not None:
-                    shown.add_row(ProgressBar(1.0, share, width=BAR_WIDTH))
+                    shown.add_row(ProgressBar(1.0, share, width=60))
                 shown.add_row(Text(text))
                 live.update(shown)
 

@@ -22,7 +22,6 @@ __all__ = ["as_typed", "option_of", "own_arguments", "parse_options", "print_sho
 
 Options = TypeVar("Options")
 
-INDENT = 28  # of what a short help says of an option
 ENTRIES = read_toml(__file__, "commands.toml")
 ALIASES: dict[str, str] = read_toml(__file__, "aliases.toml")
 """The option that each name in other programs stands for."""
@@ -280,7 +279,7 @@ def _shown(value: Any) -> str:
     return f" {value}"
 
 
-def _entry(name: str, text: str, indent: int = INDENT) -> str:
+def _entry(name: str, text: str, indent: int = 28) -> str:
     """A name and what is said of it, whole, in lines of a narrow terminal."""
     first = f"  {name} ".ljust(indent)
     return wrapped(text, first, " " * indent) or first.rstrip()

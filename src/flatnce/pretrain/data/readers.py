@@ -37,7 +37,6 @@ __all__ = ["has_part", "image_files", "is_shards"]
 
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 PARTS = {"train": ("train",), "validation": ("validation", "valid", "val"), "test": ("test",)}
-BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
 KEY = re.compile(r"((?:.*/)?[^/.]+)\.([^/]+)")  # of a sample, and what a member holds of it
 VOC_CLASSES = tuple(
     "aeroplane bicycle bird boat bottle bus car cat chair cow diningtable dog horse motorbike "
@@ -253,7 +252,7 @@ def is_shards(path: str | Path) -> bool:
 def shards_of(path: str | Path) -> list[str]:
     """The shards that a path means, sorted."""
     pattern = str(Path(path).expanduser())
-    found = BRACES.search(pattern)
+    found = re.search(r"\{(\d+)\.\.(\d+)\}", pattern)
     if found:
         first, last = found.groups()
         before, after = pattern[: found.start()], pattern[found.end() :]

@@ -26,7 +26,6 @@ __all__ = ["Summary", "chosen", "key_of", "known_values", "ordered", "over_seeds
 BLOCK = 32_768  # bytes that are read at a time from the end of the metrics
 KIND = re.compile(rb'"kind": "(\w+)"')
 USUAL = {"train", "watch", "verdict"}  # kinds of lines
-CONDITION = re.compile(r"([^<>=!]+)(!=|<=|>=|=|<|>)(.*)")
 SIGNS = {"=": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
 
 Summary = dict[str, Any]
@@ -112,7 +111,7 @@ def chosen(runs: Sequence[Summary], conditions: Sequence[str] = ()) -> list[Summ
     """The runs that meet all conditions: NAME=VALUE, with a pattern as value, NAME<VALUE, ..."""
     met = [True] * len(runs)
     for condition in conditions:
-        parts = CONDITION.fullmatch(condition)
+        parts = re.fullmatch(r"([^<>=!]+)(!=|<=|>=|=|<|>)(.*)", condition)
         if parts is None:
             raise ValueError(f"--where {condition} is not a condition, such as objective=flatnce")
         values = _column("--where", parts[1], runs)
