@@ -161,16 +161,21 @@ def together(verdicts):
     return SUPPORTED if set(verdicts) == {SUPPORTED} else "undecided"
 
 
-def of_curve(records, objective):
-    """Linear accuracy at batch 32 by temperature and seed, for the seeds of the curve.
+def runs_of_curve(records, objective):
+    """The runs of the temperature curve at batch 32.
 
     The temperature that piece 3 chose has its runs in piece 5, the others in piece 6.
     """
+    runs = [one for one in records if one["piece"] in (5, 6) and one["seed"] in THREE_SEEDS]
+    fits = objective, None, SMALL
+    return [one for one in runs if (objective_of(one), target_of(one), batch_of(one)) == fits]
+
+
+def of_curve(records, objective):
+    """Linear accuracy at batch 32 by temperature and seed, for the seeds of the curve."""
     found = {temperature: {} for temperature in CURVE}
-    for one in records:
-        fits = (objective_of(one), target_of(one), batch_of(one)) == (objective, None, SMALL)
-        if one["piece"] in (5, 6) and fits and one["seed"] in THREE_SEEDS:
-            found[temperature_of(one)][one["seed"]] = 100 * one["evaluation"]["linear"]
+    for one in runs_of_curve(records, objective):
+        found[temperature_of(one)][one["seed"]] = 100 * one["evaluation"]["linear"]
     return found
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from choices import (
     BATCHES,
+    CURVE,
     EVALUATION_SEEDS,
     NAMES,
     batch_of,
@@ -22,7 +23,7 @@ from choices import (
     targets,
     temperature_of,
 )
-from hypotheses import ARMS, main_comparison, table
+from hypotheses import ARMS, main_comparison, runs_of_curve, table
 from records import read_all
 
 HERE = Path(__file__).parent
@@ -135,6 +136,24 @@ def comparison(records):
     return "\n".join(lines)
 
 
+def curve(records):
+    """A row per temperature of piece 6 and objective: means over the seeds that have been run."""
+    names = ("τ", "objective", "n", "linear", "kNN, k = 20", "kNN, k = 200", "ESS, raw", "gain")
+    lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
+    for temperature in CURVE:
+        for objective, name in NAMES.items():
+            runs = runs_of_curve(records, objective)
+            group = [one for one in runs if temperature_of(one) == temperature]
+            if not group:
+                continue
+            cells = [temperature, name, len(group)]
+            cells += [spread_of(group, key) for key in ("linear", "knn_20", "knn_200")]
+            for key in ("ess_paper", "gain"):
+                cells.append(f"{statistics.fmean(r['metrics'][-1][key] for r in group):.2f}")
+            lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines)
+
+
 def spread_of(group, key):
     """The mean of an accuracy ± one standard deviation; of one run, its accuracy."""
     found = [100 * one["evaluation"][key] for one in group]
@@ -197,6 +216,7 @@ def tables():
         "targets": targeted(records),
         "arms": arms(records),
         "hypotheses": main_comparison(records),
+        "curve": curve(records),
         "invariance": invariance(_studies("ess_invariance.json"), 0.3),
         "all-runs": all_runs(_studies("ess_invariance_all_runs.json")),
         "all-runs-512": all_runs(_studies("ess_invariance_512.json")),

@@ -344,6 +344,35 @@ def test_the_words_on_the_main_comparison_are_of_the_records(study):
     assert f"FlatNCE-ESS has {reached}" in page
 
 
+def test_the_words_on_the_temperature_curve_are_of_the_records(study):
+    from hypotheses import of_curve, spread
+
+    found = list(study[0].read_all(STUDY / "records").values())
+    root = STUDY.parents[1]
+    pages = [STUDY / "README.md", root / "docs" / "results.md"]
+    page, results = (" ".join(page.read_text(encoding="utf-8").split()) for page in pages)
+    info, flat = (of_curve(found, objective) for objective in ("infonce", "flatnce"))
+
+    def apart(one, other):
+        return listed([one[seed] - other[seed] for seed in (10, 11)], "{:.2f}")
+
+    below = apart(flat[0.1], flat[0.05])
+    ahead, behind = apart(flat[0.05], info[0.05]), apart(info[0.5], flat[0.5])
+    for name in ("temperature.md", "which-loss.md"):
+        text = (root / "docs" / name).read_text(encoding="utf-8")
+        assert behind in text, name
+    for text in (page, results):
+        assert f"above InfoNCE by {ahead}" in text
+        assert f"**InfoNCE is above FlatNCE** by {behind}" in text
+        assert f"{below} below" in text
+    assert f"{apart(info[0.3], info[0.05])} below InfoNCE at its tuned temperature" in page
+    high = apart(flat[0.1], flat[0.5]), apart(info[0.3], info[0.5])
+    assert f"FlatNCE is {high[0]} below its tuned temperature, InfoNCE {high[1]}." in page
+    run = [{at: seeds for at, seeds in curve.items() if seeds} for curve in (flat, info)]
+    a, b = (spread(curve, (10, 11)) for curve in run)
+    assert f"is {a:.2f} for FlatNCE and {b:.2f} for InfoNCE, a ratio of {a / b:.2f}." in page
+
+
 def test_every_page_names_the_differences_and_intervals_of_the_records(study):
     from hypotheses import accuracies, difference
 
