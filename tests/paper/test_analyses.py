@@ -182,7 +182,7 @@ def test_gaps_between_batch_sizes_stand_beside_the_papers(monkeypatch):
         finished([], {"objective": name, "batch_size": size}, objective=name)
         for name, size in top1
     ]
-    (entry,) = [one for one in EXPERIMENTS["fig-batch-size"].words if one["kind"] == "gaps"]
+    (entry,) = [one for one in EXPERIMENTS["fig-batch-size"].words if "pairs" in one]
     found = runs_of("fig-batch-size", made)
     said = gaps(found, "Cost", "linear", entry["pairs"])["Cost"]
     assert said == "InfoNCE at 128 minus InfoNCE at 16: 6.00 % (the paper: 7.5 %)."

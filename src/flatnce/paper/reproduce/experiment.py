@@ -83,8 +83,8 @@ class Experiment:
     sets: Mapping[str, Sequence[str]] = field(default_factory=dict)  #: to transfer to, by scale
     epoch: Mapping[str, float] | None = None  #: at which to measure; at the end by default
     columns: Sequence[str] = ()  #: the measures in its table
-    charts: Sequence[Mapping[str, Any]] = ()  #: ``kind`` and arguments of a function in ``runs``
-    words: Sequence[Mapping[str, Any]] = ()  #: sentences about its runs, likewise
+    charts: Sequence[Mapping[str, Any]] = ()  #: arguments of ``by_variable`` or ``by_epoch``
+    words: Sequence[Mapping[str, Any]] = ()  #: arguments of ``ahead`` or ``gaps``
     #: the function that makes the findings; by default from columns, charts and words
     analyse: str = "runs:describe"
     #: name, title and caption of the charts that ``analyse`` draws

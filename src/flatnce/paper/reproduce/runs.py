@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -112,8 +112,12 @@ class Runs:
 
     def values(self, group: Group, name: str) -> Values:
         """A measure of a group, one number per seed."""
-        if name in COMPUTED:
-            return COMPUTED[name](group, self)
+        if name == "linear":
+            protocol, options = linear_probe(self.setting)
+            return [one.get("top1") for one in scores(group, protocol, self.epoch, **options)]
+        if name == "saturation":  # at the end
+            ends = (group.curve(key).last() for key in ("mi", "mi_ceiling"))
+            return [None if mi is None else mi / most for mi, most in zip(*ends, strict=True)]
         measure = MEASURES[name]
         curve = group.curve(measure["key"])
         if measure["at_start"]:
@@ -159,12 +163,10 @@ def describe(runs: Runs) -> Findings:
         rows.append(row(group, cells))
     charts: Charts = []
     for entry in runs.experiment.charts:
-        arguments = dict(entry)
-        charts += CHARTS[arguments.pop("kind")](runs, **arguments)
+        charts += by_variable(runs, **entry) if "variable" in entry else by_epoch(runs, **entry)
     words: dict[str, str] = {}
     for entry in runs.experiment.words:
-        arguments = dict(entry)
-        words |= WORDS[arguments.pop("kind")](runs, **arguments)
+        words |= gaps(runs, **entry) if "pairs" in entry else ahead(runs, **entry)
     return Findings(rows, charts, words)
 
 
@@ -254,26 +256,9 @@ MEASURES: dict[str, dict[str, Any]] = {
 }
 """One number per run: its title, unit and axis, and its key in the metrics of its record.
 
-It is taken at the runs' epoch, by default the end, or ``at_start``.
+It is taken at the runs' epoch, by default the end, or ``at_start``. Those without a key are
+computed by :meth:`Runs.values`.
 """
-
-
-def _linear_top1(group: Group, runs: Runs) -> Values:
-    protocol, options = linear_probe(runs.setting)
-    return [one.get("top1") for one in scores(group, protocol, runs.epoch, **options)]
-
-
-def _saturation(group: Group, _: Runs) -> Values:
-    """K-sample information as a share of its ceiling, at the end."""
-    ends = (group.curve(key).last() for key in ("mi", "mi_ceiling"))
-    return [None if mi is None else mi / most for mi, most in zip(*ends, strict=True)]
-
-
-COMPUTED: dict[str, Callable[[Group, Runs], Values]] = {
-    "linear": _linear_top1,
-    "saturation": _saturation,
-}
-"""Measures that are not logged."""
 
 
 # Charts.
@@ -348,12 +333,6 @@ def by_variable(
     return chart("lines", heading, across, MEASURES[measure]["axis"], lines, references=references)
 
 
-CHARTS: dict[str, Callable[..., Charts]] = {
-    "by-epoch": by_epoch,
-    "by-variable": by_variable,
-}
-
-
 # Sentences.
 
 
@@ -391,9 +370,3 @@ def gaps(
             gap = cell_text(cell(difference(first, second)["values"], unit))
             parts.append(f"{' minus '.join(names)}: {gap} (the paper: {pair['paper']:g} %)")
     return {topic: f"{'; '.join(parts) or 'these batch sizes are not trained at this scale'}."}
-
-
-WORDS: dict[str, Callable[..., dict[str, str]]] = {
-    "ahead": ahead,
-    "gaps": gaps,
-}
