@@ -58,10 +58,6 @@ def slow_tuba(s, a):
 
 def slow_flatnce(s, power=1.0):
     def pooled(values):
-        if power == 0:
-            return mean(values)
-        if math.isinf(power):
-            return max(values) if power > 0 else min(values)
         return math.log(mean(math.exp(power * v) for v in values)) / power
 
     return mean(row[i] - pooled(others(row, i)) for i, row in enumerate(s))
@@ -116,7 +112,7 @@ FORMS = {
             partial(slow_flatnce, power=power),
             "s",
         )
-        for power in (2.0, 0.5, -1.0, 0.0, math.inf, -math.inf)
+        for power in (2.0, 0.5, -1.0)
     },
 }
 
@@ -217,17 +213,14 @@ def test_where_no_value_is_read_a_fault_is_raised_once_after_all_blocks(monkeypa
     assert faults.flagged(whole.faults) == ["nonfinite"]
 
 
-@pytest.mark.parametrize("power", [2.0, -1.0, 0.0, math.inf, -math.inf])
+@pytest.mark.parametrize("power", [2.0, -1.0])
 def test_holder_statistics_hold_the_effective_number_of_negatives(power):
     scores, *_ = draw()
     found = holder_statistics(scores.requires_grad_(), power)
     numbers = (2 * found.negative - found.negative2).exp().tolist()
     for i, row in enumerate(scores.tolist()):
-        if math.isinf(power) or power == 0:
-            expected = N - 1 if power == 0 else 1
-        else:
-            powers = [math.exp(power * value) for value in others(row, i)]
-            expected = sum(powers) ** 2 / sum(value**2 for value in powers)
+        powers = [math.exp(power * value) for value in others(row, i)]
+        expected = sum(powers) ** 2 / sum(value**2 for value in powers)
         assert numbers[i] == pytest.approx(expected)
     shifted = recentre(found, torch.ones(N, dtype=torch.float64).requires_grad_())
     for rows in (found, shifted):
@@ -287,7 +280,7 @@ def test_the_best_u_gives_flatnces_value_and_a_baseline_may_be_one_for_all():
 
 def test_half_precision_is_read_in_float32():
     scores = draw(WIDER)[0].bfloat16()
-    for read in (infonce, jensen_shannon, smile, partial(holder_flatnce, power=0.0), pool_log_sum):
+    for read in (infonce, jensen_shannon, smile, partial(holder_flatnce, power=0.5), pool_log_sum):
         assert read(scores).dtype == torch.float32
         torch.testing.assert_close(read(scores), read(scores.float()))
 
@@ -469,6 +462,8 @@ def test_a_step_down_each_loss_raises_the_partners_scores(name):
         (lambda s: cross_fitted_flo(s, s[:3]), "pool has 3 rows"),
         (lambda s: smile(s, -1.0), "clip=-1.0"),
         (lambda s: holder_statistics(s, math.nan), "power=nan"),
+        (lambda s: holder_statistics(s, math.inf), "power=inf"),
+        (lambda s: holder_statistics(s, 0.0), "power=0.0 is not finite or is 0"),
         (lambda s: holder_statistics(row_statistics(s), 2.0), "needs the scores"),
         (lambda s: mine_loss(s, rate=0.0), "rate=0.0"),
         (lambda s: mine_loss(s, rate=1.001), "rate=1.001"),

@@ -392,37 +392,25 @@ def holder_statistics(rows: Rows, power: float) -> Contrast:
     r"""Row statistics whose negatives are pooled by a Hölder mean of power γ.
 
     FlatNCE of them is Hölder-FlatNCE (Chen et al., 2021, Def. 3.6); InfoNCE of them is still
-    InfoNCE. γ = 0 is the geometric mean, γ = ±∞ the hardest and the easiest negative.
+    InfoNCE. The limits at γ = 0 and ±∞ are in :func:`~flatnce.functional.contrast_of`.
 
     Arguments:
         rows: Scores; row statistics only for a power of 1.
-        power: γ, any real number or ±inf.
+        power: γ, finite and not 0.
     """
     if power == 1:
         return row_statistics(rows)
     if isinstance(rows, Contrast):
         raise ValueError(f"power={power} needs the scores themselves, not their row statistics")
-    check_at_least("power", power, -math.inf)
+    if power == 0 or not math.isfinite(power):
+        raise ValueError(f"power={power} is not finite or is 0; pass another number")
     plain = row_statistics(rows)
+    powered = row_statistics(blocks_of(rows).map(lambda block: power * block))
     log_count = plain.count.log()
-    if power == 0 or math.isinf(power):
-        (pooled,) = reduce_rows(rows, lambda block, own, _: _limit(block, own, power)[None])
-        log_size = log_count if power == 0 else torch.zeros_like(log_count)
-    else:
-        powered = row_statistics(blocks_of(rows).map(lambda block: power * block))
-        pooled = (powered.negative - log_count) / power
-        log_size = 2 * powered.negative - powered.negative2  # effective size under softmax(γ g)
-    negative = log_count + pooled
+    negative = log_count + (powered.negative - log_count) / power
+    log_size = 2 * powered.negative - powered.negative2  # effective size under softmax(γ g)
     negative2, before = 2 * negative - log_size, plain.negative.detach()
     return replace(plain, negative=negative, negative2=negative2, plain=before)
-
-
-def _limit(block: Tensor, partner: Tensor, power: float) -> Tensor:
-    if power == 0:
-        return block.masked_fill(partner, 0.0).sum(dim=1) / (block.shape[1] - 1)
-    if power > 0:
-        return block.masked_fill(partner, -torch.inf).amax(dim=1)
-    return block.masked_fill(partner, torch.inf).amin(dim=1)
 
 
 # Losses that are not simply minus a bound. The *value* of such a loss is minus a number that can
