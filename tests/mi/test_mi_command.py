@@ -13,7 +13,7 @@ import pytest
 from estimates import ESTIMATE
 from flatnce import mi
 from flatnce.cli import main
-from flatnce.mi.command import _shown_by, _training_progress, _with_page, run
+from flatnce.mi.command import _shown_by, _with_page, run
 
 pd = pytest.importorskip("pandas", reason="needs pandas: pip install 'flatnce[mi]'")
 pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'flatnce[mi]'")
@@ -208,7 +208,9 @@ def test_training_progress_is_a_line(folds, words):
         fold=1 if folds > 1 else 0, folds=folds, step=50, steps=2_000, train=1.234, validation=1.1
     )
     text = f"{words} at most 2,000  train 1.23  validation 1.10"
-    assert _training_progress(now) == text
+    shown = []
+    _shown_by(shown.append, log=False)(now)
+    assert shown == [text]
 
 
 def test_many_fits_are_logged_once_a_tenth_where_there_is_no_terminal(capsys):

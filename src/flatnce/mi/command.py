@@ -238,16 +238,12 @@ def _shown_by(update: Callable[[str], None], log: bool) -> Callable[[Any], None]
 
     def show(now: Any) -> None:
         nonlocal logged
-        update(_training_progress(now))
+        fit = f"fit {now.fold + 1} of {now.folds}  " if now.folds > 1 else ""
+        values = f"train {now.train:.2f}  validation {now.validation:.2f}"
+        update(f"{fit}step {now.step:,} of at most {now.steps:,}  {values}")
         tenth = 10 * now.fold // now.folds
         if log and now.folds > FEW_FITS and tenth > logged:
             spent, logged = duration_text(time.monotonic() - began), tenth
             print(f"fit {now.fold + 1} of {now.folds} after {spent}", file=sys.stderr, flush=True)
 
     return show
-
-
-def _training_progress(now: Any) -> str:
-    fit = f"fit {now.fold + 1} of {now.folds}  " if now.folds > 1 else ""
-    values = f"train {now.train:.2f}  validation {now.validation:.2f}"
-    return f"{fit}step {now.step:,} of at most {now.steps:,}  {values}"

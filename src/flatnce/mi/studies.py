@@ -35,10 +35,6 @@ def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]], names: int = 
     return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))
 
 
-def _p_cell(value: float) -> str:
-    return "–" if math.isnan(value) else p_value_in_words(value)[2:].removeprefix("= ")
-
-
 _INFORMATION = ("estimate", "low", "high", "lower", "critic", "standard_error", "ceiling")
 
 
@@ -113,8 +109,10 @@ class Study:
             # Holm's values and q of the smallest p-value that so many permutations can give.
             smallest = row["p_value"] * (row["permutations"] + 1) < 1.5
             bound = "≤ " if smallest and len(tests) > 1 else ""
-            cells = [_p_cell(row[name]) for name in tests]
-            lines[-1] += [cell if cell[0] == "<" else bound + cell for cell in cells]
+            for value in (row[name] for name in tests):
+                cell = p_value_in_words(value)[2:].removeprefix("= ")
+                cell = cell if cell[0] == "<" else bound + cell
+                lines[-1].append("–" if math.isnan(value) else cell)
         header = [*self.header, unit, "95 % or ± s.e.", "95 % ≥", *tests.values()]
         return "\n".join([_aligned(header, lines, len(self.header)), *self.warnings(unit)])
 
