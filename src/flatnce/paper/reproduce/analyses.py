@@ -23,17 +23,7 @@ from flatnce.paper.charts import (
     pearson,
 )
 from flatnce.paper.reproduce.experiment import Findings, TrainingRun
-from flatnce.paper.reproduce.runs import (
-    NAMES,
-    Runs,
-    cell,
-    epoch_of,
-    evaluations,
-    linear_probe,
-    row,
-    scores,
-    step_at,
-)
+from flatnce.paper.reproduce.runs import NAMES, Runs, cell, evaluations
 from flatnce.pretrain.evaluation import missing_sets
 
 # Figures 3 and S2: speed-ups.
@@ -58,7 +48,7 @@ def speed_up(runs: Runs) -> Findings:
                 reached = [[(value or 0.0) >= target for value in one] for one in curve.values]
                 epochs[size] = [next(compress(curve.epochs, one), None) for one in reached]
                 cells[f"epochs to {target:.1%}"] = _to_target(epochs[size])
-            rows.append(row(group, cells))
+            rows.append(group.row(cells))
         words[f"Backbone {net}"] = _speed_sentence(epochs, target)
         heading, y = runs.experiment.heading("epoch", net=net), accuracy_axis("kNN")
         charts += chart("lines", heading, axis("epoch"), y, lines, references={"target": target})
@@ -138,13 +128,13 @@ def checkpoint_points(run: TrainingRun, runs: Runs) -> list[dict[str, float]]:
     """What was logged at each checkpoint's step, and the accuracy of the checkpoint."""
     lines = {one["step"]: one for one in run.record["metrics"]}
     points = []
-    protocol, options = linear_probe(runs.setting)
+    protocol, options = runs.setting.linear_probe()
     for step in run.record["checkpoints"]:
         before = [known for known, one in lines.items() if known <= step and "mi" in one]
         if "pool_mi" in lines.get(step, {}) and before:
             information = {"pool_mi": lines[step]["pool_mi"], "mi": lines[max(before)]["mi"]}
             top1 = evaluations(run, protocol, step, **options)[0]["top1"]
-            points.append({"epoch": epoch_of(run, step), **information, "top1": top1})
+            points.append({"epoch": run.epoch_of(step), **information, "top1": top1})
     return points
 
 
@@ -162,12 +152,12 @@ def printed_share(runs: Runs, entry: Mapping[str, Any], name: str, column: Any) 
 def linear_by_epoch(runs: Runs) -> Findings:
     """Top-1 and top-5 of every checkpoint, by both probes."""
     first = runs.first_trained
-    epochs = [epoch_of(first, step) for step in first.record["checkpoints"]] if first else []
-    _, options = linear_probe(runs.setting)
+    epochs = [first.epoch_of(step) for step in first.record["checkpoints"]] if first else []
+    _, options = runs.setting.linear_probe()
     for run in runs.finished:
         for epoch in () if run.failure else epochs:
             # Both probes share their features.
-            evaluations(run, ("linear-short", "linear-long"), step_at(run, epoch), **options)
+            evaluations(run, ("linear-short", "linear-long"), run.step_at(epoch), **options)
     cells: dict[tuple[str, float], dict[str, Any]] = {}
     charts, words = [], {}
     for entry in runs.experiment.printed:
@@ -176,7 +166,7 @@ def linear_by_epoch(runs: Runs) -> Findings:
         for group in runs.groups:
             values: list[Values] = []
             for epoch in epochs:
-                results = scores(group, entry["protocol"], epoch, **options)
+                results = group.scores(entry["protocol"], epoch, **options)
                 values.append([one.get(entry["key"]) for one in results])
                 printed = printed_share(runs, entry, group.objective, round(epoch, 1))
                 of_row = cells.setdefault((group.label, epoch), {})
@@ -189,7 +179,7 @@ def linear_by_epoch(runs: Runs) -> Findings:
         gap = comparison(difference(ends["flatnce"], ends["infonce"]), "share")
         words[entry["column"]] = f"{gap} at the end." if epochs else "every run diverged."
     rows = [
-        row(group, cells[group.label, epoch], epoch=epoch)
+        group.row(cells[group.label, epoch], epoch=epoch)
         for group in runs.groups
         for epoch in epochs
     ]
@@ -212,12 +202,12 @@ def transfer(runs: Runs) -> Findings:
         values: dict[str, list[Values]] = {group.label: [] for group in runs.groups}
         for data in here:
             for group in runs.groups:
-                results = scores(group, protocol, data=(data,), **options)
+                results = group.scores(protocol, data=(data,), **options)
                 found = [one.get("top1") for one in results]
                 values[group.label].append(found)
                 printed = printed_share(runs, entry, group.objective, data)
                 cells = {"top-1": cell(found, "share", printed)}
-                rows.append(row(group, cells, data=data, protocol=entry["column"].lower()))
+                rows.append(group.row(cells, data=data, protocol=entry["column"].lower()))
         places = range(len(here))
         bars = [line(one.label, places, values[one.label], one.series) for one in runs.groups]
         heading, y = runs.experiment.heading("transfer", **entry), accuracy_axis("test", low=0.0)

@@ -34,6 +34,12 @@ class Setting:
         """The value for this scale of a mapping by scale; any other value as it is."""
         return choice[self.scale] if isinstance(choice, Mapping) else choice
 
+    def linear_probe(self) -> tuple[str, dict[str, Any]]:
+        """Protocol and options of the linear probe; at scale ``smoke`` one that takes 0.1 s."""
+        if self.scale == "smoke":
+            return "linear-short", {"epochs": 2, "rates": (1.0,)}
+        return "linear", {}
+
 
 @dataclass(frozen=True)
 class TrainingRun:
@@ -50,6 +56,16 @@ class TrainingRun:
     def failure(self) -> str:
         """Why it diverged."""
         return str(self.record["failure"])
+
+    def epoch_of(self, step: int) -> float:
+        """The epoch at a step."""
+        results = self.record["results"]
+        return float(results["epochs"] * step / results["step"])
+
+    def step_at(self, epoch: float) -> int:
+        """The step of the checkpoint nearest to an epoch."""
+        steps: list[int] = self.record["checkpoints"]
+        return min(steps, key=lambda step: abs(self.epoch_of(step) - epoch))
 
 
 @dataclass(frozen=True)

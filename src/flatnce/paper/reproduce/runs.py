@@ -85,6 +85,23 @@ class Group:
         values = [[table.get(step, {}).get(key) for step in steps] for table in tables]
         return Curve(epochs, values)
 
+    def scores(
+        self, protocol: str, epoch: float | None = None, **options: Any
+    ) -> list[dict[str, Any]]:
+        """The result of a protocol for every run; empty for runs that diverged."""
+        results = []
+        for run in self.runs:
+            result: dict[str, Any] = {}
+            if not run.failure:
+                step = None if epoch is None else run.step_at(epoch)
+                result = evaluations(run, protocol, step, **options)[0]
+            results.append(result)
+        return results
+
+    def row(self, cells: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+        """A row of an experiment's table."""
+        return {"variables": {**self.variables, **more}, "measures": dict(cells)}
+
 
 class Runs:
     """All runs of an experiment, in groups, with the user's setting.
@@ -103,7 +120,7 @@ class Runs:
         self.groups = [Group(dict(key), tuple(runs)) for key, runs in by_variables.items()]
         self.epoch, first = setting.pick(experiment.epoch), self.first_trained
         if self.epoch is not None and first is not None:
-            self.epoch = epoch_of(first, step_at(first, self.epoch))
+            self.epoch = first.epoch_of(first.step_at(self.epoch))
 
     @property
     def first_trained(self) -> TrainingRun | None:
@@ -113,8 +130,8 @@ class Runs:
     def values(self, group: Group, name: str) -> Values:
         """A measure of a group, one number per seed."""
         if name == "linear":
-            protocol, options = linear_probe(self.setting)
-            return [one.get("top1") for one in scores(group, protocol, self.epoch, **options)]
+            protocol, options = self.setting.linear_probe()
+            return [one.get("top1") for one in group.scores(protocol, self.epoch, **options)]
         if name == "saturation":  # at the end
             ends = (group.curve(key).last() for key in ("mi", "mi_ceiling"))
             return [None if mi is None else mi / most for mi, most in zip(*ends, strict=True)]
@@ -146,11 +163,6 @@ def cell(values: Values, unit: str = "", paper: float | None = None) -> dict[str
     return {**spread(values), "unit": unit, **printed}
 
 
-def row(group: Group, cells: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    """A row of an experiment's table."""
-    return {"variables": {**group.variables, **more}, "measures": dict(cells)}
-
-
 def describe(runs: Runs) -> Findings:
     """The columns, charts and sentences that an experiment lists."""
     at = "" if runs.epoch is None else f" at epoch {runs.epoch:g}"
@@ -160,7 +172,7 @@ def describe(runs: Runs) -> Findings:
         for name in runs.experiment.columns:
             measure = MEASURES[name]
             cells[f"{measure['title']}{at}"] = cell(runs.values(group, name), measure["unit"])
-        rows.append(row(group, cells))
+        rows.append(group.row(cells))
     charts: Charts = []
     for entry in runs.experiment.charts:
         charts += by_variable(runs, **entry) if "variable" in entry else by_epoch(runs, **entry)
@@ -175,17 +187,6 @@ def describe(runs: Runs) -> Findings:
 
 class MissingWeights(Exception):
     """An evaluation is not recorded, and the weights that it needs are not here."""
-
-
-def epoch_of(run: TrainingRun, step: int) -> float:
-    """The epoch at a step."""
-    results = run.record["results"]
-    return float(results["epochs"] * step / results["step"])
-
-
-def step_at(run: TrainingRun, epoch: float) -> int:
-    """The step of the checkpoint nearest to an epoch."""
-    return min(run.record["checkpoints"], key=lambda step: abs(epoch_of(run, step) - epoch))
 
 
 def evaluations(
@@ -225,27 +226,6 @@ def evaluations(
         known += plain(found)
         run.store.write(run.record)
     return [one for name in names for one in known if one.get("asked") == asked[name]]
-
-
-def scores(
-    group: Group, protocol: str, epoch: float | None = None, **options: Any
-) -> list[dict[str, Any]]:
-    """The result of a protocol for every run of a group; empty for runs that diverged."""
-    results = []
-    for run in group.runs:
-        result: dict[str, Any] = {}
-        if not run.failure:
-            step = None if epoch is None else step_at(run, epoch)
-            result = evaluations(run, protocol, step, **options)[0]
-        results.append(result)
-    return results
-
-
-def linear_probe(setting: Setting) -> tuple[str, dict[str, Any]]:
-    """Protocol and options of the linear probe; at scale ``smoke`` one that takes 0.1 s."""
-    if setting.scale == "smoke":
-        return "linear-short", {"epochs": 2, "rates": (1.0,)}
-    return "linear", {}
 
 
 # Measures.
