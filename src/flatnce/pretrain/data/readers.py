@@ -237,10 +237,7 @@ def _shards(path: str | Path) -> dict[str, list[str]]:
 
 
 def _subfolders(folder: Path, but: Collection[Path] = ()) -> list[str]:
-    if not folder.is_dir():
-        return []
-    with os.scandir(folder) as found:
-        inside = {f.name for f in found if f.is_dir() and not f.name.startswith(".")}
+    inside = {place.name for place in folder.glob("[!.]*/")}
     return sorted(inside - {place.name for place in but if place.parent == folder})
 
 

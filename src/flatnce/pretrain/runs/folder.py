@@ -63,16 +63,11 @@ def run_name(directory: Path) -> str:
 def run_names(folder: Path | None = None, depth: int = 2) -> list[str]:
     """Names of the runs that have started in a folder, sorted; those in a sweep as SWEEP/RUN."""
     found = []
-    without_folder = suppress(FileNotFoundError, NotADirectoryError)
-    with without_folder, os.scandir(folder or runs_folder()) as at:
-        for entry in at:
-            if entry.name.startswith(".") or not entry.is_dir():
-                continue
-            if any(os.path.isfile(os.path.join(entry.path, one)) for one in CONFIGS):
-                found.append(entry.name)
-            elif depth > 1:
-                inside = run_names(Path(entry.path), depth - 1)
-                found += [f"{entry.name}/{name}" for name in inside]
+    for place in (folder or runs_folder()).glob("[!.]*/"):
+        if any((place / one).is_file() for one in CONFIGS):
+            found.append(place.name)
+        elif depth > 1:
+            found += [f"{place.name}/{name}" for name in run_names(place, depth - 1)]
     return sorted(found)
 
 
