@@ -436,9 +436,7 @@ def _data_name(data: str) -> str:
 def evaluation_row(result: Mapping[str, Any]) -> list[str]:
     """The cells of one result: protocol, data, measure, value, interval, top-5, test images."""
     cells = score_cells(result)
-    data = _data_name(cells.data) if cells.data else ""
-    numbers = [cells.score, cells.interval, cells.top5, cells.test_images]
-    return [cells.name, data, cells.measure, *numbers]
+    return [*cells._replace(data=_data_name(cells.data))]
 
 
 def _plain(text: str) -> str:

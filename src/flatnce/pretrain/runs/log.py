@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -424,8 +424,7 @@ def tested_on(results: Iterable[Mapping[str, Any]]) -> tuple[str, str]:
     return f"On {'the test set and ' if some else ''}held-out training samples", note
 
 
-@dataclass(frozen=True)
-class ScoreCells:
+class ScoreCells(NamedTuple):
     """The cells of an evaluation in a table; empty where the result does not say."""
 
     name: str
