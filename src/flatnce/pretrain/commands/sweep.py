@@ -200,13 +200,12 @@ def split_options(
     """Split what :func:`own_arguments` gives into other options and training options' values."""
     rest: list[str] = []
     spans: dict[str, list[str]] = {}
-    place = 0
-    while place < len(arguments):
-        flag, values = arguments[place], []
-        place += 1
-        while place < len(arguments) and not arguments[place].startswith("--"):
-            values.append(arguments[place])
-            place += 1
+    groups: list[list[str]] = []
+    for argument in arguments:
+        if argument.startswith("--") or not groups:
+            groups.append([])
+        groups[-1].append(argument)
+    for flag, *values in groups:
         leaf = flag.removeprefix("--").replace("-", "_")
         if not flag.startswith("--") or leaf not in settings or not values:
             rest += [flag, *values]
