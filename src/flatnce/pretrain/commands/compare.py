@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from flatnce.pretrain.page.compare import Comparison
 
 
-LONGEST_NAME = 30  # of a contrast, as the heading of a column
-
-
 @dataclass(frozen=True)
 class PageOptions:
     """How a page is shown, and what is written with it."""
@@ -105,7 +102,7 @@ def difference_lines(found: "Comparison") -> list[str]:
     lines = [*apart, main[0].measure.heading, "Means, and differences paired by seed."]
     for name, rows in by_name(main).items():
         columns = difference_columns(rows, name, [one.place for one in rows])
-        if len(name) > LONGEST_NAME:
+        if len(name) > 30:  # too long for the heading of a column
             lines += ["", wrapped(name)]
             place, pairs, *sides, difference, interval, reading = columns.items()
             typed_first = found.runs[0].settings.get

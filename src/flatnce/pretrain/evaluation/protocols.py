@@ -167,7 +167,7 @@ class Bench:
                 f"protocol={name!r}: the test part of {data} has the class {largest}, and the "
                 f"training part has {', '.join(known)}; number both alike"
             )
-        if name in FINETUNED and self.is_ready(parts[0]):
+        if name in ("semi", "finetune", "transfer-finetune") and self.is_ready(parts[0]):
             return (
                 f"protocol={name!r} fine-tunes on crops of images, and {data} has an augmentation "
                 "or pairs of its own; use knn, linear or mi"
@@ -385,8 +385,6 @@ PROTOCOLS: dict[str, Protocol] = {
     "mi": mi,
 }
 """Every protocol by its name: takes a bench and a data set, yields results."""
-
-FINETUNED = ("semi", "finetune", "transfer-finetune")
 
 
 def _unusual(epochs: int, usual: int) -> str:

@@ -96,9 +96,6 @@ def estimate_run(config: TrainConfig, device: torch.device, world_size: int = 1)
     )
 
 
-MOST_ON_CPU = 2**17  # pixels of the images in a measured step, where there is no GPU
-
-
 def measure_speeds(
     config: TrainConfig, device: torch.device, world_size: int = 1
 ) -> dict[str, float]:
@@ -108,9 +105,9 @@ def measure_speeds(
     are in memory; and a few steps are taken.
     """
     batch_size = config.run.batch_size // world_size
-    if device.type != "cuda":  # a whole step may take minutes
+    if device.type != "cuda":  # a whole step may take minutes: use images of 2**17 pixels in all
         pixels = math.prod(example_of(config, *_images(config)[2:]).shape[2:])
-        batch_size = max(2, min(batch_size, MOST_ON_CPU // pixels))
+        batch_size = max(2, min(batch_size, 2**17 // pixels))
     micro = min(config.run.micro_batch or batch_size, batch_size)
     # A small batch may not reach the ESS that is asked for.
     alone = config.override(batch_size=batch_size, micro_batch=micro, ess=None, ess_end=None)

@@ -36,9 +36,6 @@ __all__ = ["TrainingFailed", "check_ess"]
 EAGER_STEPS = 3
 """Steps before the capture: in them libraries choose kernels and allocate workspaces."""
 
-EAGER_STEPS_OF_PROCESSES = 11
-"""The same over several processes; DistributedDataParallel needs as many before a capture."""
-
 _forking: "WeakSet[Training]" = WeakSet()
 """Runs of this process whose images are read by worker processes."""
 
@@ -145,7 +142,8 @@ class CudaGraphStep:
     ) -> None:
         self.step, self.notify = step, notify
         self.calls = 0
-        self.eager = EAGER_STEPS_OF_PROCESSES if distributed.is_active() else EAGER_STEPS
+        # DistributedDataParallel needs 11 steps before a capture.
+        self.eager = 11 if distributed.is_active() else EAGER_STEPS
         self.graph: torch.cuda.CUDAGraph | None = None
         self.inputs: tuple[Tensor, Tensor, Tensor] | None = None
         # The step has priority over side streams. A run of a sweep already has its own stream and
