@@ -9,7 +9,7 @@ from typing import Any
 from flatnce.core.diagnostics.verdict import NEEDED, has_evidence
 from flatnce.diagnose.embeddings import LAYOUTS, doctor, read_embeddings
 from flatnce.diagnose.findings import Diagnosis, Finding, finding, in_order, not_known
-from flatnce.diagnose.rules import Numbers, findings_on, judgeable
+from flatnce.diagnose.rules import Numbers, findings_on
 from flatnce.messages import check_choice
 
 # Images of a run whose views are embedded: enough to see one false negative in a hundred thousand
@@ -122,14 +122,22 @@ def examine_run(
 
 
 def _logged(lines: Sequence[Mapping[str, Any]]) -> list[Numbers]:
-    """Lines of training that can be judged; a number that was not finite is null in them."""
-    records = []
+    """Lines of training that can be judged: finite ones, and at the end those that failed.
+
+    A number that was not finite is null in a line.
+    """
+    finite: list[Numbers] = []
+    failed: list[Numbers] = []  # after the last that is finite
     for line in lines:
-        if line.get("kind") == "train" and "step" in line:
-            lost = {key: math.nan for key in NEEDED if key in line and line[key] is None}
-            kept = {key: one for key, one in line.items() if isinstance(one, int | float)}
-            records.append({**kept, **lost})
-    return judgeable(records)
+        if line.get("kind") != "train" or "step" not in line:
+            continue
+        record = {key: one for key, one in line.items() if isinstance(one, int | float)}
+        if lost := [key for key in NEEDED if key in line and line[key] is None]:
+            failed.append({**record, **dict.fromkeys(lost, math.nan)})
+        elif set(NEEDED) <= set(record):
+            finite.append(record)
+            failed.clear()
+    return [*finite, *failed]
 
 
 def _embedded(

@@ -29,19 +29,6 @@ _NAMES = {"peaked": "temperature too low", "uniform": "temperature too high"}
 Numbers = Mapping[str, float | int]
 
 
-def judgeable(records: Sequence[Numbers]) -> list[Numbers]:
-    """Records that can be judged: finite ones, and at the end those with a NaN, which failed."""
-    finite: list[Numbers] = []
-    broken: list[Numbers] = []  # after the last that is finite
-    for record in records:
-        if not all(math.isfinite(record.get(key, 0.0)) for key in verdict.NEEDED):
-            broken.append(record)
-        elif set(verdict.NEEDED) <= set(record):
-            finite.append(record)
-            broken.clear()
-    return [*finite, *broken]
-
-
 def findings_on(
     history: Sequence[Numbers],
     objective: str = "",
