@@ -1,3 +1,1 @@
 """FlatNCE inside other libraries: one module per library, imported by its full name."""
-
-__all__: list[str] = []

@@ -22,8 +22,6 @@ from flatnce.mi.bounds import pool_log_sum, recentre, row_statistics
 from flatnce.mi.critics import Critic
 from flatnce.toml_files import read_toml
 
-__all__ = []
-
 LARGEST_MATRIX_ROWS = 2048  # of a part, in the permutation test: any subset gives an exact test
 
 SMALLEST = 1e-6  # of a number of nats that is not rounding, nor shown as 0
