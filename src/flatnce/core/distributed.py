@@ -100,5 +100,5 @@ def with_mean_gradient(parameter: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."
         return parameter
     shared = parameter.view_as(parameter)
     if shared.requires_grad:
-        shared.register_hook(mean)
+        shared.register_hook(mean)  # type: ignore[no-untyped-call]
     return shared

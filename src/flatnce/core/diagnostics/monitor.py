@@ -80,7 +80,8 @@ class Snapshot:
             rows, beta = self.rows, self.rows.beta
             if name == "contrast":
                 beta = beta if isinstance(beta, Tensor) else rows.negative.new_full((), beta)
-                value: Any = Contrast(**rows.statistics(), beta=beta, faults=rows.faults())
+                statistics: Any = rows.statistics()
+                value: Any = Contrast(**statistics, beta=beta, faults=rows.faults())
             else:
                 value = rows.loss() if name == "loss" else rows.unit[: rows.positive.shape[-1]]
             self.__dict__[name] = value
