@@ -33,6 +33,10 @@ __all__ = [
     "starting_config",
 ]
 
+# A shell completes these (cli/choices.toml).
+OPTIMIZERS = ("sgd", "adamw", "lars")
+SCALING_RULES = ("linear", "sqrt", "none")
+PRECISIONS = ("auto", "float32", "bfloat16")
 OWN = ("backbone", "data", "test_data", "augment", "batch_augment", "prepare")
 """The settings that may name a user's code."""
 UNMEASURED = ("root", "workers", "device", "tensorboard", "wandb")
@@ -179,8 +183,8 @@ class OptimizerConfig:
     warmup_epochs: float = 0.0
 
     def __post_init__(self) -> None:
-        check_choice("optimizer", self.optimizer, ("sgd", "adamw", "lars"))
-        check_choice("scaling", self.scaling, ("linear", "sqrt", "none"))
+        check_choice("optimizer", self.optimizer, OPTIMIZERS)
+        check_choice("scaling", self.scaling, SCALING_RULES)
         check_positive("rate", self.rate)
         check_fields(self, base_batch=1, warmup_epochs=0, weight_decay=0)
         if not 0 <= self.momentum < 1:
@@ -208,7 +212,7 @@ class RunConfig:
                 f"micro_batch={self.micro_batch} must lie between 1 and batch_size="
                 f"{self.batch_size}"
             )
-        check_choice("precision", self.precision, ("auto", "float32", "bfloat16"))
+        check_choice("precision", self.precision, PRECISIONS)
 
 
 @dataclass(frozen=True)
