@@ -169,17 +169,14 @@ def load_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
             "optimizer with the run's own config"
         )
     rates = [own["lr"] for own in own_groups]
-    adjusted = []
-    for group, own in zip(groups, own_groups, strict=True):
-        # Options of this machine, not of the one that wrote the checkpoint.
-        options = {key: own[key] for key in ("fused", "foreach", "capturable") if key in own}
-        adjusted.append({**group, **options})
+    # Options of this machine, not of the one that wrote the checkpoint.
+    kept = ("fused", "foreach", "capturable")
+    options = [{key: own[key] for key in kept if key in own} for own in own_groups]
+    adjusted = [{**group, **own} for group, own in zip(groups, options, strict=True)]
     optimizer.load_state_dict({**state, "param_groups": adjusted})
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
-        if isinstance(rate, Tensor):
-            group["lr"] = rate.copy_(torch.as_tensor(group["lr"]))
-        else:
-            group["lr"] = float(group["lr"])
+        group["lr"] = rate
+    set_rate(optimizer, float(groups[0]["lr"]))  # that of every group
 
 
 def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
