@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from flatnce import __version__
 from flatnce.cli.launch import has_failed, report_failure
@@ -62,16 +63,12 @@ _warned: set[str] = set()
 
 
 def _warning_text(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    line: str | None = None,
+    message: Warning | str, category: type[Warning], *place: Any, **line: Any
 ) -> str:
     """A warning of ours as one line, which is printed once; another one as Python prints it."""
     text = str(message)
     if not issubclass(category, FlatnceWarning):
-        return _format_warning(message, category, filename, lineno, line)
+        return _format_warning(message, category, *place, **line)
     if text in _warned or os.environ.get("RANK", "0") != "0":
         return ""
     _warned.add(text)
