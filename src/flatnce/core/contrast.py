@@ -139,12 +139,6 @@ Term: TypeAlias = Callable[..., Tensor]
 BLOCK = 1024
 """Rows of one block of an objective's own terms."""
 
-NEAR_ZERO_POWER = 1e-2
-"""Hölder powers below this are pooled in float64: dividing by the power magnifies rounding."""
-
-LEAST_POWER, GREATEST_POWER = 1e-8, 1e15
-"""Beyond these a power is its limit: closer to 0 or to infinity than rounding can tell."""
-
 
 def contrast_of(
     pairs: Pairs | Sequence[Pairs],
@@ -192,9 +186,10 @@ def contrast_of(
     parts = (pairs,) if isinstance(pairs, Pairs) else tuple(pairs)
     if power != power:
         raise ValueError(f"power={power!r} is not a number; pass a real number or ±inf")
-    if abs(power) < LEAST_POWER:
+    # A power closer to 0 or to infinity than rounding can tell is its limit.
+    if abs(power) < 1e-8:
         power = 0.0
-    if abs(power) > GREATEST_POWER:
+    if abs(power) > 1e15:
         power = math.copysign(math.inf, power)
     with torch.autocast(parts[0].anchors.device.type, enabled=False):
         rows = [_reduce(part, temperature, power, kernel, slope, statistic) for part in parts]
@@ -277,7 +272,8 @@ def _pooled_negatives(
     extras = ("expected",) * slope + ("mean",) * (power == 0)
     extras += ("extremes",) * (power < 0 or power == torch.inf)
     dtype = pairs.anchors.dtype
-    precise = torch.float64 if 0 < abs(power) < NEAR_ZERO_POWER else dtype
+    # Dividing by a power near zero magnifies rounding.
+    precise = torch.float64 if 0 < abs(power) < 1e-2 else dtype
     anchors, keys = pairs.anchors.to(precise), pairs.keys.to(precise)
     keys = anchors if pairs.keys is pairs.anchors else keys
     scale = beta.to(precise) if at_limit else beta.to(precise) * power

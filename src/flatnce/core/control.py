@@ -16,9 +16,6 @@ from torch import Tensor
 
 __all__ = ["Cosine", "EssController", "Schedule", "solve_for_ess"]
 
-MOST_EXCESS = 8.0
-"""The largest distance from the target that counts: one batch with duplicates may have any."""
-
 
 @runtime_checkable
 class Schedule(Protocol):
@@ -120,7 +117,7 @@ class EssController:
 
     def factor(self, excess: Float[Tensor, ""] | float) -> Float[Tensor, ""] | float:
         """What β is multiplied by for a − target·b; 1 for a tensor that is not a number."""
-        most = MOST_EXCESS * self.rate
+        most = 8 * self.rate  # one batch with duplicates may be any distance from its target
         if isinstance(excess, float):
             return math.exp(min(max(self.rate * excess, -most), most))
         return torch.nan_to_num(self.rate * excess).clamp_(-most, most).exp_()

@@ -18,7 +18,6 @@ from flatnce.environment import environment, installed_version
 
 LEAST_TORCH = "2.11"
 COMPILERS = ("c++", "g++", "clang++", "cl")
-TRITON = ("triton", "pytorch-triton", "triton-windows")
 DEVICES, PCI = Path("/dev"), Path("/sys/bus/pci/devices")
 
 _finding = partial(finding, within="installation")
@@ -37,7 +36,7 @@ def examine_installation() -> Diagnosis:
     elif lost:  # a note, not a finding
         unknown = (not_known("card", cuda=torch.version.cuda),)
     elif torch is not None and torch.cuda.is_available():
-        if not any(map(installed_version, TRITON)):
+        if not any(map(installed_version, ("triton", "pytorch-triton", "triton-windows"))):
             found.append(_finding("Triton is missing"))
     dcl = "lightly's DCLLoss is another loss"
     found += [*_too_old("tensorboard", "2.21"), *_too_old("lightly", "1.5.21", dcl)]

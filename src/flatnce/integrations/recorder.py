@@ -16,8 +16,6 @@ from flatnce.core.objectives.temperature import LearnedTemperature
 Ess: TypeAlias = float | Schedule | EssController
 """A target ESS: a number, a schedule of numbers, or a controller."""
 
-LOG = logging.getLogger("flatnce")
-
 
 def objectives_in(*roots: object) -> dict[str, nn.Module]:
     """Every module with a snapshot of its own in ``last``, inside modules or mappings of them."""
@@ -99,7 +97,8 @@ class Recorder:
             logged[f"{self.prefix}{middle}verdict"] = verdict.kind
             if self._said.get(name) != verdict.kind and distributed.rank() == 0:
                 grave = verdict.kind in ("collapsed", "saturated")  # others are common early on
-                LOG.log(logging.WARNING if grave else logging.INFO, "%s", verdict)
+                level = logging.WARNING if grave else logging.INFO
+                logging.getLogger("flatnce").log(level, "%s", verdict)
             self._said[name] = verdict.kind
         return logged
 

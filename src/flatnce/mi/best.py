@@ -26,8 +26,6 @@ __all__ = []
 # These numbers and those in the functions were set on seeds from 1,000 on of benchmarks/mi_suite.
 NEIGHBOUR_ROWS = 5000  # and half as many where their time grows as n²
 FEW_COLUMNS = 3  # of both sides, up to which nearest neighbours need no critic beside them
-MOST_CATEGORIES = 12  # distinct whole numbers that are read as categories
-MOST_LABELS = 20
 # Share of the largest rise of a smooth law from 12 to 6 and to 3 neighbours, above which no end of
 # it is seen: most functions without noise have 0.6 to 1, in three columns 0.4 to 0.5.
 RISING, RISING_IN_THREE = 0.5, 0.4
@@ -101,7 +99,7 @@ class Side:
 
     @property
     def categories(self) -> bool:
-        few = self.whole and len(self.counts) <= MOST_CATEGORIES
+        few = self.whole and len(self.counts) <= 12
         # Zeros with a one in each row: one column of words, however many.
         words = np.isin(self.table, (0, 1)).all() and (self.table.sum(axis=1) == 1).all()
         return bool(few or len(self.counts) == 2 or words)
@@ -109,7 +107,7 @@ class Side:
     @property
     def label(self) -> bool:
         """Whether it is one of a few values, each of which is common enough to be a class."""
-        few = self.discrete and len(self.counts) <= MOST_LABELS
+        few = self.discrete and len(self.counts) <= 20
         return few and (len(self.counts) == 2 or int(self.counts.min()) >= 5)
 
     @cached_property

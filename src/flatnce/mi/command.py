@@ -18,7 +18,6 @@ from flatnce.environment import environment, plain
 from flatnce.messages import check_at_least, counted, duration_text, say
 from flatnce.toml_files import read_toml
 
-FEW_FITS = 16  # more of them take minutes, so that their number is logged
 # Arguments of the Python functions in messages whose options have other names.
 OPTION_OF_ARGUMENT = {"folds": "cv", "blocks": "block", "groups": "group", "out": "report"}
 
@@ -242,7 +241,7 @@ def _shown_by(update: Callable[[str], None], log: bool) -> Callable[[Any], None]
         values = f"train {now.train:.2f}  validation {now.validation:.2f}"
         update(f"{fit}step {now.step:,} of at most {now.steps:,}  {values}")
         tenth = 10 * now.fold // now.folds
-        if log and now.folds > FEW_FITS and tenth > logged:
+        if log and now.folds > 16 and tenth > logged:  # so many take minutes
             spent, logged = duration_text(time.monotonic() - began), tenth
             print(f"fit {now.fold + 1} of {now.folds} after {spent}", file=sys.stderr, flush=True)
 

@@ -311,9 +311,6 @@ def critic_for(
     return SeparableCritic(left, right, similarity=kind, scale=scale, **of_u)
 
 
-LARGEST_CORRELATION = 0.99999
-
-
 class GaussianTower(nn.Module):
     """One side's features: a perceptron's, a linear map, and a quadratic form beside a 1."""
 
@@ -393,7 +390,7 @@ def gaussian_critic(
     sampled = (u * v).mean(axis=0) / (spreads[0] * spreads[1])
     # Correlations that chance gives the best of so many directions would only add noise.
     chance = max(2.0, (2 * np.log(len(sampled))) ** 0.5) / len(u) ** 0.5
-    correlations = np.where(sampled > chance, np.minimum(sampled, LARGEST_CORRELATION), 0.0)
+    correlations = np.where(sampled > chance, np.minimum(sampled, 0.99999), 0.0)
     product = np.sqrt(correlations / (1 - correlations**2))
     square = np.sqrt(correlations**2 / (1 - correlations**2))
     towers = []

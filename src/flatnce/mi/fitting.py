@@ -26,7 +26,6 @@ __all__ = ["one_thread"]
 
 MONITOR_ROWS = 1024  # validation rows that are evaluated during training
 ADAM: Mapping[str, Any] = dict(beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0, fused=True)
-SMALL_STEP_ROWS = 512  # in a step, of all critics: up to here one thread is as fast as several
 
 
 @dataclass(frozen=True)
@@ -142,7 +141,7 @@ def fit(
     fitted: dict[int, FittedCritic] = {}
     for stack in stacks.values():
         training = _Training([cases[number] for number in stack], settings)
-        small = len(stack) * settings.batch_size <= SMALL_STEP_ROWS
+        small = len(stack) * settings.batch_size <= 512  # one thread is then as fast as several
         with one_thread() if small else nullcontext():
             trained = training.run(progress, len(fitted), len(cases))
         fitted |= dict(zip(stack, trained, strict=True))

@@ -43,9 +43,6 @@ FORMER_MEANS = (
 )
 """The order of ``totals`` in states that were saved without names."""
 
-WAITING_STEPS = 16
-"""Steps that are collected before their diagnostics are computed together."""
-
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -214,7 +211,7 @@ class Monitor(PreciseState):
                 # At once: within a captured step each replay would clear it.
                 self._fit_gram(step.samples.shape[-1])
             self._waiting.append(step.copy())
-            if len(self._waiting) == WAITING_STEPS:
+            if len(self._waiting) == 16:
                 self._take_waiting()
         self.steps += 1
         if step.found is not None:

@@ -28,7 +28,6 @@ from flatnce.paper.gaussians import correlation_of, draw_pairs
 from flatnce.paper.reproduce.experiment import Findings
 from flatnce.paper.reproduce.runs import Runs, cell
 
-COSINE_SCALE = 20.0
 LEARNED = 0.1  # nats below which a run has learned nothing that it could lose
 CHECKS, CHECK_PAIRS = 6, 500  # of the held-out value in training
 
@@ -176,7 +175,7 @@ def start_critics(variant: Variant, size: Size) -> StackedCritics:
     for _, seed in size.runs:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            scale = BoundedScale(COSINE_SCALE, learn=False)
+            scale = BoundedScale(20.0, learn=False)
             head = None if variant.dual == "critic" else variant.dual
             options: dict[str, Any] = {"hidden": hidden, "scale": scale, "dual": head}
             critics.append(critic_for(variant.critic, widths, **options))
@@ -293,8 +292,6 @@ def _spreads(norms: list[Tensor], alive: Bool[Tensor, " s"]) -> Values:
 
 # The table of an experiment: bias, variance, stability and cost of every variant.
 
-LARGE_SAMPLE = 200_000
-
 
 def compare_variants(runs: Runs) -> Findings:
     """Values of every variant at the true critic, then critics trained with it."""
@@ -390,7 +387,7 @@ def _target(variant: Variant, nats: float, dimensions: int) -> float:
     if variant.bound != "js":
         return nats
     generator = torch.Generator().manual_seed(0)
-    x, y = draw_pairs(generator, LARGE_SAMPLE, dimensions, correlation_of(nats, dimensions))
+    x, y = draw_pairs(generator, 200_000, dimensions, correlation_of(nats, dimensions))
     task = staircase(nats, size=dimensions)
     partners, others = (
         torch.from_numpy(task.pointwise(x.numpy(), side.numpy())) for side in (y, y.roll(1, 0))
