@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from flatnce import FlatNCE, Monitor
+from flatnce import EssController, FlatNCE, LearnedTemperature, Monitor
 from flatnce.integrations.open_clip import LOGGED, FlatClipLoss, create_loss
 from paths import ROOT
 
@@ -58,6 +58,10 @@ def test_value_and_gradient_of_the_scale_are_those_of_cliploss(clip_loss):
     monitor.update(loss_fn.last)
     assert monitor.compute()["temperature"] == pytest.approx(0.1)
     assert loss_fn.temperature is None  # an argument of each call
+    for other in (0.2, EssController(0.3), LearnedTemperature(0.1)):
+        with pytest.raises(ValueError, match=r"^temperature=.* cannot be set; pass logit_scale"):
+            loss_fn.temperature = other
+    assert loss_fn.temperature is None and not list(loss_fn.parameters())
     assert monitor.history[-1]["alignment"] > 0  # the features are of length one
 
 

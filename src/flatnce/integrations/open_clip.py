@@ -54,8 +54,6 @@ class FlatClipLoss(FlatNCE):
         1.0
     """
 
-    temperature = None  # type: ignore[assignment]  # an argument of each call
-
     def __init__(
         self,
         local_loss: bool = False,
@@ -126,6 +124,16 @@ class FlatClipLoss(FlatNCE):
         unread = replace(last, contrast=replace(last.contrast, faults=None))
         numbers = {name: getattr(unread, name) for name in self.logged}
         return _Logged(contrastive_loss=loss, **numbers)
+
+    @property  # type: ignore[override]
+    def temperature(self) -> None:
+        """None: each call takes its own scale."""
+
+    @temperature.setter
+    def temperature(self, temperature: object) -> None:
+        raise ValueError(
+            f"temperature={temperature!r} cannot be set; pass logit_scale, one over it, to a call"
+        )
 
     def extra_repr(self) -> str:
         """The options, for print."""

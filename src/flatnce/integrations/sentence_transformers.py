@@ -176,6 +176,12 @@ class Ranked(nn.Module):
         self._follow_options()
         return self.objective.temperature
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse a temperature, which torch would register beside that of the objective."""
+        if name == "temperature":
+            raise AttributeError(f"temperature={value!r} cannot be set; set objective.temperature")
+        super().__setattr__(name, value)
+
     def get_config_dict(self) -> dict[str, Any]:
         """Settings for the model card."""
         config = super().get_config_dict()  # type: ignore[misc]
