@@ -4,15 +4,17 @@ import copy
 import json
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 import layouts
 import reference
-from flatnce import EssController, FlatNCE, KeyQueue, LearnedTemperature
+from flatnce import EssController, FlatNCE, KeyQueue, LearnedTemperature, Monitor
 from flatnce import functional as F
 from flatnce.core import distributed
 from flatnce.core.control import Cosine, Schedule
@@ -191,6 +193,33 @@ def test_from_both_sides_the_controller_reaches_what_the_exact_solve_says(start)
     solved = 1 / float(F.temperature_for_ess(F.two_view(*views()), 0.2))
     assert float(loss_fn.temperature_source.beta) == pytest.approx(solved, rel=0.0201)
     assert float(loss_fn.last.ess) == pytest.approx(0.2, abs=0.005)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_loss_that_has_changed_is_not_computed_again_in_the_backward_pass(reentrant):
+    z1, z2 = (z.requires_grad_() for z in views())
+
+    def gradient(loss_fn, recomputed):
+        step = partial(checkpoint, loss_fn, use_reentrant=reentrant) if recomputed else loss_fn
+        z1.grad = None
+        step(z1, z2).backward()
+        return z1.grad
+
+    for state in ({"temperature": EssController(0.3)}, {"queue": KeyQueue(32, z1.shape[1])}):
+        loss_fn = FlatNCE(**state)
+        with pytest.raises(RuntimeError, match=r"^FlatNCE was called again.*outside.*checkpoint"):
+            gradient(loss_fn, recomputed=True)
+        loss_fn.eval()
+        torch.testing.assert_close(gradient(loss_fn, True), gradient(loss_fn, False))
+    monitor, fixed = Monitor(), FlatNCE(0.2)
+
+    def monitored(*z):
+        loss = fixed(*z)
+        monitor.update(fixed.last)
+        return loss
+
+    torch.testing.assert_close(gradient(monitored, True), gradient(fixed, False))
+    assert monitor.compute()["steps"] == 1
 
 
 def test_beta_is_a_buffer_that_a_checkpoint_restores():

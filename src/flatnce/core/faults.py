@@ -48,6 +48,11 @@ def must_not_read(tensor: Tensor) -> bool:
     return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
+def is_recomputed() -> bool:
+    """Whether this runs in a backward pass, in which activation checkpointing calls it again."""
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
+
+
 def flag(**conditions: Bool[Tensor, ""]) -> Bool[Tensor, " f"]:
     """One boolean per known fault, true where a condition holds."""
     some = next(iter(conditions.values()))

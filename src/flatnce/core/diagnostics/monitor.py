@@ -196,6 +196,8 @@ class Monitor(PreciseState):
         """
         if not isinstance(last, Snapshot | Contrast):
             raise ValueError(f"last has type {type(last).__name__}; pass loss_fn.last")
+        if faults.is_recomputed():
+            return  # the step was added in the forward pass
         step = _step_of(last, self.rows)
         like = step.rows["positive"]
         if self.totals.device != like.device:
