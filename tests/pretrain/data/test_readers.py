@@ -385,6 +385,8 @@ def test_parts_with_different_classes_are_refused(photos):
     write_folder(photos / "val", {"emu": 1})
     with pytest.raises(DamagedData, match="would not agree: emu"):
         load(str(photos), "test")
+    with pytest.warns(FlatnceWarning, match=r"val have diff.*would not agree: emu; .*evaluation"):
+        load(str(photos), "train")  # before training
 
 
 def test_a_folder_without_images_is_refused(tmp_path):

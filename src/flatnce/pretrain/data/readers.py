@@ -156,12 +156,16 @@ def image_folder(path: str | Path, split: str) -> FolderSet:
             "flatnce.pretrain.data.holdout"
         )
     name, classes = folder.resolve().name, _subfolders(parts[split], parts.values())
-    differing = sorted(set(classes) ^ set(_subfolders(parts["train"], parts.values())))
-    if differing:
-        raise DamagedData(
-            f"{parts[split]} and {parts['train']} have different class folders, so their labels "
-            f"would not agree: {', '.join(differing[:3])}; give both the same class folders"
-        )
+    for other in parts.values() if split == "train" else [parts["train"]]:
+        differing = sorted(set(classes) ^ set(_subfolders(other, parts.values())))
+        if differing:
+            said = (
+                f"{parts[split]} and {other} have different class folders, so their labels would "
+                f"not agree: {', '.join(differing[:3])}; give both the same class folders"
+            )
+            if split != "train":
+                raise DamagedData(said)
+            warnings.warn(f"{said} before the evaluation", FlatnceWarning, stacklevel=3)
     outside = image_files(parts[split], deep=False)
     if classes and outside:
         said = f"left out: {counted(len(outside), 'image')} beside the class folders of"
