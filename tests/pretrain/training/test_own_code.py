@@ -16,7 +16,16 @@ import flatnce
 import own_things
 from flatnce.cli import main
 from flatnce.own_code import TRUSTED, Named, is_own, own_object
-from flatnce.pretrain import OwnSet, TrainConfig, load_encoder, resume, train, use_objects
+from flatnce.pretrain import (
+    OwnSet,
+    TrainConfig,
+    TrainingFailed,
+    extract,
+    load_encoder,
+    resume,
+    train,
+    use_objects,
+)
 from flatnce.pretrain.data import ReadyViews
 from flatnce.pretrain.evaluation import Bench, evaluate_run
 from flatnce.pretrain.exporting import export, load_exported
@@ -240,6 +249,19 @@ def test_an_error_of_a_users_code_is_the_cause_of_one_that_says_where(
     found = raised.value
     assert type(found.__cause__) is cause and found.__cause__.__context__ is None
     assert "\n" not in str(found) and len(str(found)) < 300
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_an_item_that_is_not_finite_is_named(value, tmp_path):
+    rows = own_things.Rows()
+    rows.rows[37, 2] = value
+    said = "object:Rows: item 37 gives NaN or infinite values; .*Correct or remove the item"
+    names = {"backbone": own_things.plain, "augment": own_things.shake, "head_layers": 0}
+    with pytest.raises(TrainingFailed, match=f"training stopped: {said}"):
+        train(quick(data=rows, watch_every=0.0, **names), tmp_path / "run")
+    half = OwnSet(rows, name="rows", augment=own_things.shake).subset(range(30, 60))
+    with pytest.raises(ValueError, match=r"^rows: item 37 gives NaN or infinite values; "):
+        extract(own_things.plain(), half, size=1)
 
 
 def test_a_run_resumed_from_python_is_evaluated_and_has_a_page(tmp_path, monkeypatch, capsys):

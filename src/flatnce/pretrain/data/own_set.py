@@ -359,6 +359,12 @@ class OwnSet(Labelled):
         found = [one for one in names if isinstance(one, list | tuple) and len(one) >= count]
         return tuple(map(str, found[0] if found else range(count)))
 
+    def not_finite(self, indices: Tensor, inputs: Tensor) -> str:
+        """Names the first of some items whose input is not finite; empty if all are."""
+        bad = indices.cpu()[~inputs.isfinite().flatten(1).all(1).cpu()]
+        numbers = (bad if self.chosen is None else self.chosen[bad]).tolist()
+        return f"{self.name}: item {numbers[0]} gives NaN or infinite values" if numbers else ""
+
     def decoded(self, side: int) -> ImageSet:
         """All images in memory, as unsigned bytes: the centre squares."""
         images = torch.cat([batch.images for batch in self._in_order("evaluation", side=side)])

@@ -160,7 +160,14 @@ def extract(
                     "of an Encoder pass encoder.backbone"
                 )
             parts.append(made.to(torch.float32))
-    return Features(torch.cat(parts), image_set.labels.to(device), image_set.classes)
+    features = torch.cat(parts)
+    if isinstance(image_set, OwnSet):
+        for row in (~features.isfinite().all(1)).nonzero()[:1]:
+            one = image_set.subset(row)
+            (inputs,) = image_batches(one, 1, device, resize or size, workers)
+            if said := one.not_finite(torch.zeros(1, dtype=torch.long), inputs):
+                raise ValueError(f"{said}; correct or remove it")
+    return Features(features, image_set.labels.to(device), image_set.classes)
 
 
 def embed_views(

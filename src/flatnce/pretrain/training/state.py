@@ -340,6 +340,8 @@ class Training:
             found.append(f"the weights {overflowed[0]} have grown to {largest:.1e}")
         if error is not None:
             found.append(f"the embeddings cannot be contrasted: {error}")
+        bad_item = self._bad_item(min((first for first in since if first >= 0), default=step))
+        found = [bad_item, *found] if bad_item else found
         if not found:  # all processes stop together
             found.append("a number of another process is infinite or not a number")
         self.writer.settle()
@@ -351,8 +353,17 @@ class Training:
         remedy = f"Lower the learning rate (it was {rate:.3g}), or lengthen the warm-up"
         if 0 in since or step == 0:  # of the untrained network
             remedy = f"Check temperature={self.config.loss.temperature:g} and the images"
+        remedy = "Correct or remove the item" if bad_item else remedy
         more = "" if self.learner.dtype == torch.float32 else ", or use precision=float32"
         return TrainingFailed(f"training stopped: {'; '.join(found)}; {good}. {remedy}{more}")
+
+    def _bad_item(self, step: int) -> str:
+        """Names an item of a user's data that is not finite in the batch of a step, read again."""
+        own, (epoch, done) = self.images.image_set, divmod(step, self.steps_per_epoch)
+        if not isinstance(own, OwnSet) or own.is_iterable:  # which begins at its first item
+            return ""
+        batch = next(iter(self.images.loader.epoch(epoch, start=done)))
+        return own.not_finite(batch.indices, batch.images)
 
     def position(self, step: int | None = None) -> dict[str, Any]:
         """Step, epoch and seconds, by default those of the present step."""
