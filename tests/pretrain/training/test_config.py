@@ -1,5 +1,7 @@
+import json
 from dataclasses import fields
 
+import numpy as np
 import pytest
 import torch
 
@@ -60,6 +62,15 @@ def test_a_preset_for_large_images_has_the_standard_stem_and_takes_any_backbone(
         ({"log_every": 0}, "log_every=0"),
         ({"checkpoint_every": 0.0}, "checkpoint_every"),
         ({"watch_every": float("inf")}, "watch_every=inf must be a positive finite number"),
+        ({"batch_size": "32"}, "^batch_size='32' has type str; give int$"),
+        ({"epochs": 2.5}, r"^epochs=2\.5 has type float; give int$"),
+        ({"epochs": None}, "^epochs=None has type NoneType; give int$"),
+        ({"seed": True}, "^seed=True has type bool; give int$"),
+        ({"rate": "0.1"}, r"^rate='0\.1' has type str; give float$"),
+        ({"pretrained": "yes"}, "^pretrained='yes' has type str; give bool$"),
+        ({"blur": "on"}, r"^blur='on' has type str; give .*float.*'auto'"),
+        ({"keep": "3"}, r"^keep='3' has type str; give int \| None$"),
+        ({"device": torch.device("cpu")}, "^device=device.* has type device; give str$"),
     ],
 )
 def test_a_bad_value_is_named_with_a_remedy(settings, words):
@@ -67,10 +78,20 @@ def test_a_bad_value_is_named_with_a_remedy(settings, words):
         TrainConfig().override(**settings)
 
 
+def test_numbers_of_numpy_and_torch_and_paths_become_plain_values(tmp_path):
+    plain = {"batch_size": 32, "rate": 0.5, "seed": 3, "root": str(tmp_path)}
+    given = {"batch_size": np.int64(32), "rate": np.float32(0.5), "seed": torch.tensor(3)}
+    config = TrainConfig().override(**given, root=tmp_path)
+    assert json.dumps({name: config.flat()[name] for name in plain}) == json.dumps(plain)
+
+
 @pytest.mark.parametrize(
     "sections, said",
     [
-        ({"run": {"batch_size": "64"}}, "place: Expected int, got str - at run.batch_size"),
+        (
+            {"run": {"batch_size": "64"}},
+            "place: batch_size='64' has type str; give int",
+        ),
         ({"run": [1]}, r"place: Expected object, got array"),
         ({"all": {"batchsize": 3}}, "place: 'batchsize' is not a setting"),
         ({"run": {"batch_size": 1}}, "place: batch_size=1 leaves no negatives"),

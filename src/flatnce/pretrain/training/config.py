@@ -6,6 +6,8 @@
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, make_dataclass, replace
+from inspect import formatannotation
+from os import PathLike
 from typing import Any, Literal
 
 import msgspec
@@ -271,7 +273,9 @@ class TrainConfig:
                 raise ValueError(f"{name!r} is not a setting of a run; {hint}")
             if name in OWN and not isinstance(value, str | None):
                 value = Named(value)
-            sections.setdefault(_SECTION_OF[name], {})[name] = value
+            section = _SECTION_OF[name]
+            hint = type(getattr(self, section)).__dataclass_fields__[name].type
+            sections.setdefault(section, {})[name] = _checked(name, value, hint)
         changed = {name: replace(getattr(self, name), **new) for name, new in sections.items()}
         return replace(self, **changed)
 
@@ -296,17 +300,27 @@ class TrainConfig:
         ``where`` begins the message about a setting that is unknown or of another type.
         """
         settings: dict[str, Any] = {}
-        typed: dict[str, dict[str, Any]] = {}
         try:
             for part in msgspec.convert(sections, dict[str, dict[str, Any]]).values():
                 settings |= part
-            for name, value in settings.items():
-                typed.setdefault(_SECTION_OF.get(name, ""), {})[name] = value
-            msgspec.convert(typed, cls)  # refuses values of other types
             return cls().override(**settings)
         except ValueError as error:
             said = str(error).replace("`", "").replace("$.", "")
             raise ValueError(f"{where}: {said}") from error
+
+
+def _checked(name: str, value: Any, hint: Any) -> Any:
+    """A value of a setting; numbers of numpy and torch, and paths, become plain ones."""
+    if isinstance(value, PathLike):
+        value = str(value)
+    elif getattr(value, "ndim", None) == 0:
+        value = value.item()
+    try:
+        msgspec.convert(value, hint)
+    except msgspec.ValidationError as error:
+        said = f"{name}={value!r} has type {type(value).__name__}"
+        raise ValueError(f"{said}; give {formatannotation(hint)}") from error
+    return value
 
 
 _HELP = read_toml(__file__, "settings.toml")
