@@ -300,6 +300,14 @@ def test_train_starts_a_run_with_its_settings_and_passes_the_rest_on(monkeypatch
     assert rest == {"encoder": "network", "evaluate": ("knn", "linear")}
     with pytest.raises(ValueError, match=r"'epoch' is not a setting .*; did you mean 'epochs'"):
         flatnce.train("digits", epoch=2)
+    with pytest.raises(
+        ValueError, match=r"^ess_rate=0\.1 has no effect.*such as ess=0\.075; give"
+    ):
+        flatnce.train("digits", ess_rate=0.1)
+    with pytest.raises(
+        ValueError, match=r"^flip=0\.9 has no effect.*the built-in views: leave it"
+    ):
+        flatnce.train([], augment=len, flip=0.9)
     assert not calls
     monkeypatch.setattr(loop, "train", train)
     shutil.rmtree("runs")

@@ -18,16 +18,10 @@ from flatnce.cli.options import option_of, own_arguments, parse_options
 from flatnce.messages import check_fields, format_bytes, say
 from flatnce.pretrain.commands import Switch
 from flatnce.pretrain.commands.runs import show_runs
-from flatnce.pretrain.commands.train import (
-    option_value,
-    print_help,
-    refuse_unused,
-    renamed_in,
-    split_data,
-)
+from flatnce.pretrain.commands.train import option_value, print_help, renamed_in, split_data
 from flatnce.pretrain.runs.folder import SWEEP, find_sweep, new_folder, run_name
 from flatnce.pretrain.runs.listing import over_seeds, summary_of
-from flatnce.pretrain.training.config import TrainConfig, starting_config
+from flatnce.pretrain.training.config import TrainConfig, refuse_unused, starting_config
 
 if TYPE_CHECKING:
     from flatnce.pretrain.sweeping.sweep import SweptRun

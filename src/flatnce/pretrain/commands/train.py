@@ -1,7 +1,7 @@
 """``flatnce train``: pretrain an encoder, evaluate it, and write the page of the run."""
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from shlex import quote
@@ -12,13 +12,12 @@ import tyro
 from flatnce.cli.console import print_json
 from flatnce.cli.launch import launch
 from flatnce.cli.options import own_arguments, parse_options, print_short_help
-from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.messages import check_fields, duration_text, format_bytes, say
 from flatnce.pretrain.commands import Switch, pairs_text
 from flatnce.pretrain.evaluation import expand
 from flatnce.pretrain.runs.folder import SWEEP, new_folder, run_lock, run_name
 from flatnce.pretrain.runs.log import read_results, read_run
-from flatnce.pretrain.training.config import PRESETS, TrainConfig, starting_config
+from flatnce.pretrain.training.config import PRESETS, TrainConfig, refuse_unused, starting_config
 from flatnce.toml_files import read_toml
 
 if TYPE_CHECKING:
@@ -138,26 +137,6 @@ def evaluate_and_report(outcome: "Outcome", protocols: Sequence[str] | None, as_
         said = "the run is trained and saved, but its evaluation did not finish"
         raise OSError(f"{said}: {failure}") from failure
     return 0
-
-
-def refuse_unused(configs: Sequence[TrainConfig], typed: Iterable[str]) -> None:
-    """Refuse settings that no run uses: they would be ignored."""
-    used, too = {config.loss.objective for config in configs}, "; give that too, or"
-    needs: dict[str, str] = {}
-    for name, entry in OBJECTIVES.items():
-        if name not in used:
-            needs |= {setting.name: f"--objective {name}{too}" for setting in entry.settings}
-    if all(config.loss.ess is None for config in configs):
-        needs["ess_rate"] = f"--ess{too}"
-    if all(config.data.augment or config.data.batch_augment for config in configs):
-        needs |= dict.fromkeys(vars(configs[0].views), "the built-in views:")
-    if not any(config.model.head_layers for config in configs):
-        needs |= dict.fromkeys(("head_hidden", "head_out"), "a head that has layers:")
-    for leaf in typed:
-        if leaf in needs:
-            flag = f"--{leaf.replace('_', '-')}"
-            said = f"{flag} has no effect here, it is for {needs[leaf]}"
-            raise ValueError(f"{said} leave {flag} out")
 
 
 def renamed_in(arguments: Sequence[str]) -> dict[str, str]:

@@ -4,7 +4,7 @@
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, make_dataclass, replace
 from inspect import formatannotation
 from os import PathLike
@@ -32,6 +32,7 @@ __all__ = [
     "TrainConfig",
     "UNMEASURED",
     "preset",
+    "refuse_unused",
     "starting_config",
 ]
 
@@ -385,3 +386,22 @@ def starting_config(data: Any, name: str | None = None) -> TrainConfig:
     usual = preset(data if known else find(data, "data").name)
     # The split to train on depends on the data set, not on the preset.
     return usual if name is None else preset(name).override(data=data, split=usual.data.split)
+
+
+def refuse_unused(configs: Sequence[TrainConfig], given: Iterable[str]) -> None:
+    """Refuse given settings that no run uses: they would be ignored."""
+    used, too = {config.loss.objective for config in configs}, "; give that too, or"
+    needs: dict[str, str] = {}
+    for name, entry in OBJECTIVES.items():
+        if name not in used:
+            needs |= {setting.name: f"objective={name!r}{too}" for setting in entry.settings}
+    if all(config.loss.ess is None for config in configs):
+        needs["ess_rate"] = f"a target such as ess={ess_target(min(used))}{too}"
+    if all(config.data.augment or config.data.batch_augment for config in configs):
+        needs |= dict.fromkeys(vars(configs[0].views), "the built-in views:")
+    if not any(config.model.head_layers for config in configs):
+        needs |= dict.fromkeys(("head_hidden", "head_out"), "a head that has layers:")
+    for leaf in given:
+        if leaf in needs:
+            said = f"{leaf}={configs[0].flat()[leaf]} has no effect here, it is for {needs[leaf]}"
+            raise ValueError(f"{said} leave it out")

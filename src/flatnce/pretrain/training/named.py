@@ -17,7 +17,7 @@ from flatnce.pretrain.page.run import run_page
 from flatnce.pretrain.runs.folder import find_run, new_folder, run_name
 from flatnce.pretrain.runs.log import Run, read_run
 from flatnce.pretrain.training import loop
-from flatnce.pretrain.training.config import TrainConfig, starting_config
+from flatnce.pretrain.training.config import TrainConfig, refuse_unused, starting_config
 from flatnce.pretrain.training.saved import read_config, run_status
 
 __all__ = ["finish_run", "finished_text", "print_results", "resume", "train"]
@@ -59,6 +59,7 @@ def train(
     known = {"report", "replace", *OwnObjects.__annotations__} - TrainConfig().flat().keys()
     rest = {key: options.pop(key) for key in known & options.keys()}
     asked = starting_config(data, preset).override(**options)
+    refuse_unused([asked], options)
     quiet = quiet or find_spec("rich") is None
     with show_progress(asked.run.epochs, quiet=quiet) as report:
         directory = new_folder(name, asked.usual_name)
