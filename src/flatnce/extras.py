@@ -6,6 +6,10 @@ from types import ModuleType
 __all__ = ["require_extra"]
 
 
+class BrokenPackage(ImportError):
+    """A package is installed and cannot be imported."""
+
+
 def require_extra(module: str, purpose: str, extra: str = "train") -> ModuleType:
     """Import a module of an optional extra; the error says how to install it."""
     try:
@@ -15,4 +19,9 @@ def require_extra(module: str, purpose: str, extra: str = "train") -> ModuleType
         raise ModuleNotFoundError(
             f"{purpose} needs {missing}, which is not installed: pip install 'flatnce[{extra}]'",
             name=missing,
+        ) from error
+    except Exception as error:  # of a torchvision for another torch, say
+        raise BrokenPackage(
+            f"{purpose} needs {module}, which cannot be imported ({type(error).__name__}: {error}"
+            "); install it again, `flatnce doctor` checks the installation"
         ) from error

@@ -3,6 +3,7 @@
 import json
 import shutil
 import time
+from importlib import import_module
 from pathlib import Path
 from threading import Lock
 from unittest.mock import Mock
@@ -14,6 +15,7 @@ from PIL import Image
 
 import flatnce
 from export_subjects import export_of, make_trained, write_run
+from flatnce import extras
 from flatnce.cli import main
 from flatnce.messages import FlatnceWarning
 from flatnce.pretrain import embedding, load_encoder, preset
@@ -244,6 +246,21 @@ def test_a_file_that_cannot_be_read_is_named_once_with_what_to_do(encoder, tmp_p
     said = capsys.readouterr().err
     assert said.count("cannot be read") == 1 and "torn.png" in said
     assert "replace or remove it, or skip it with --skip-unreadable (in Python" in said
+
+
+def test_a_torchvision_that_cannot_be_imported_is_one_line(encoder, photos, monkeypatch, capsys):
+    def broken(name):
+        if name.startswith("torchvision"):
+            raise RuntimeError("operator torchvision::nms does not exist")
+        return import_module(name)
+
+    monkeypatch.setattr(extras, "import_module", broken)
+    train = "train ./photos --backbone small --batch-size 2 --decode-size 8 --workers 1".split()
+    for command in (["embed", "first", "photos"], train):
+        assert main(command) == 1
+        said = capsys.readouterr().err.splitlines()[-1]
+        assert "which cannot be imported (RuntimeError: operator torchvision::nms" in said
+        assert said.endswith("); install it again, `flatnce doctor` checks the installation")
 
 
 def test_files_that_cannot_be_read_are_skipped_if_asked(encoder, photos, capsys):

@@ -330,7 +330,7 @@ class _Decoder(Dataset[Any]):
         self.size, self.epoch = loader.image_set.size, epoch
         self.views, self.number = loader.views, loader.number
 
-    def __getitems__(self, indices: list[int]) -> Tensor | UnreadableImage:
+    def __getitems__(self, indices: list[int]) -> Tensor | UnreadableImage | ImportError:
         """A whole batch, or the error."""
         paths = [os.fsdecode(self.paths[index]) for index in indices]
         try:
@@ -338,5 +338,5 @@ class _Decoder(Dataset[Any]):
                 return torch.stack([read_image(path, self.size) for path in paths])
             numbers = torch.tensor(indices)
             return crop_files(paths, numbers, self.views, self.epoch, self.number)
-        except UnreadableImage as error:
+        except (UnreadableImage, ImportError) as error:
             return error
