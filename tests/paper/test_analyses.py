@@ -188,6 +188,26 @@ def test_gaps_between_batch_sizes_stand_beside_the_papers(monkeypatch):
     assert said == "InfoNCE at 128 minus InfoNCE at 16: 6.00 % (the paper: 7.5 %)."
 
 
+@pytest.mark.parametrize(("last", "ends"), [(2.5, "that part of the claim is not"), (2.0, "K.")])
+def test_what_is_gained_after_half_of_the_epochs_says_whether_infonce_stops(last, ends):
+    lines = [
+        {"step": int(10 * epoch), "epoch": epoch, "pool_mi": mi, "mi": 3.0, "mi_ceiling": 4.0}
+        for epoch, mi in zip((1.0, 2.0, 3.0, 4.0), (1.0, 2.0, 2.25, last), strict=True)
+    ]
+    flat = [{**line, "pool_mi": line["epoch"] ** 2, "mi": 3.6} for line in lines]
+    made = [
+        finished(metrics, {"objective": name}, objective=name)
+        for name, metrics in (("infonce", lines), ("flatnce", flat))
+    ]
+    said = analyse(EXPERIMENTS["fig-mi"], made, Setting()).words
+    found = said["Large-pool MI in the second half of training"]
+    assert found.startswith(
+        f"InfoNCE gains {last - 2:.3f} nats, and its K-sample MI ends at 75.00"
+    )
+    assert "; FlatNCE gains 12.000 nats, and its K-sample MI ends at 90.00 % of log" in found
+    assert ends in found and ("not seen" in found) == (last > 2)
+
+
 @pytest.mark.parametrize("scale", ["smoke", "small"])
 def test_holders_gradient_is_flatnces_at_gamma_beta_over_gamma(scale):
     found = analyse(EXPERIMENTS["fig-holder"], [], Setting(scale))

@@ -70,6 +70,9 @@ def test_the_page_of_experiments_quotes_figures_1_and_5(committed, tmp_path):
         for row in read_run(out).results["rows"]:
             cell = row["measures"][measure]
             assert form.format(cell["mean"], cell["sd"]) in page
+    said = read_run(tmp_path / "fig-mi").results["words"].popitem()[1]
+    assert len(gains := re.findall(r"gains (\S+ ± \S+) nats", said)) == 2
+    assert f"it gains {gains[0]} nats, and FlatNCE {gains[1]}." in page and "does not stop" in said
 
 
 def test_the_page_of_experiments_quotes_tables_2_and_s3(committed, tmp_path):

@@ -178,7 +178,8 @@ def describe(runs: Runs) -> Findings:
         charts += by_variable(runs, **entry) if "variable" in entry else by_epoch(runs, **entry)
     words: dict[str, str] = {}
     for entry in runs.experiment.words:
-        words |= gaps(runs, **entry) if "pairs" in entry else ahead(runs, **entry)
+        about = gaps if "pairs" in entry else growth if "grows" in entry else ahead
+        words |= about(runs, **entry)
     return Findings(rows, charts, words)
 
 
@@ -350,3 +351,17 @@ def gaps(
             gap = cell_text(cell(difference(first, second)["values"], unit))
             parts.append(f"{' minus '.join(names)}: {gap} (the paper: {pair['paper']:g} %)")
     return {topic: f"{'; '.join(parts) or 'these batch sizes are not trained at this scale'}."}
+
+
+def growth(runs: Runs, topic: str, measure: str, grows: str) -> dict[str, str]:
+    """What each objective gains in the second half of training; ``grows`` if InfoNCE does."""
+    parts, gained = [], Values()
+    for group in runs.groups:
+        curve = group.curve(MEASURES[measure]["key"])
+        gains = difference(curve.last(), curve.at(max(curve.epochs, default=0.0) / 2))["values"]
+        gained += gains if group.objective == "infonce" else []
+        share = cell_text(cell(runs.values(group, "saturation"), "share"))
+        gain = cell_text(cell(gains, MEASURES[measure]["unit"]))
+        parts.append(f"{group.label} gains {gain}, and its K-sample MI ends at {share} of log K")
+    always = all(gain is not None and gain > 0 for gain in gained)
+    return {topic: f"{'; '.join(parts)}.{f' {grows}' if always else ''}"}
