@@ -8,6 +8,7 @@ import pytest
 
 from flatnce.cli import main
 from forked import run_forked
+from make_sample import TRUTH
 from paths import ROOT
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -125,6 +126,18 @@ def test_the_protocol_and_its_results_explain_their_words():
     study = (ROOT / "benchmarks" / "image_study" / "README.md").read_text(encoding="utf-8")
     first = re.search(r"\barms?\b.{40}", study)
     assert first and first[0].startswith("arm (a loss with its rule for the temp")
+
+
+def test_the_readme_explains_its_terms_where_they_are_used_first():
+    prose = re.sub(r"```.*?```|`[^`]*`|!\[.*?\)", "", README, flags=re.DOTALL)
+    explained = {"MI": "mutual information (MI: how", "ESS": "(ESS, the share of neg"}
+    explained |= {"gain": "gain (InfoNCE's fac", "critics": "critics (networks that"}
+    explained |= {"nats": "nats (1 nat is 1.44 bits", "two towers": "two towers (as in CLIP)"}
+    explained |= {"STS": "STS (semantic textual", "NT-Xent": "NT-Xent (InfoNCE of two views"}
+    for term, words in explained.items():
+        first = re.search(rf"\b{term}\b", prose)
+        assert first and 0 <= prose.find(words) <= first.start() < prose.find(words) + len(words)
+    assert f"(prints 0.34 nats; the true value is {TRUTH:.2f})" in README
 
 
 def test_the_page_of_promises_names_tests_that_exist():

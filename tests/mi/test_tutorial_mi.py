@@ -1,8 +1,10 @@
 """The commands on the pages about mutual information print what the pages say they print."""
 
+import math
 import re
 import shlex
 
+import numpy as np
 import pytest
 
 from flatnce.cli import main
@@ -56,3 +58,24 @@ def test_the_command_prints_what_the_page_shows(
 def test_the_comparison_sees_another_number_and_another_word():
     assert words_and_numbers("I ≥ 0.38, p < 0.001")[1] == [0.38, 0.001]
     assert words_and_numbers("a 1\nin 3 seconds\nb")[0] == "a #\nb"
+
+
+def test_the_true_value_of_the_first_example_is_that_of_its_distribution():
+    """The mass and the last column say nothing more; the density is a sum over heights."""
+    heights = np.geomspace(1e-8, 8, 1_000)
+    heights = np.concatenate([-heights[::-1], heights])
+    prior = np.exp(-(heights**2) / 2) / math.sqrt(2 * math.pi) * np.gradient(heights)
+
+    def density(height, first, second):
+        """Of both columns given the height, without a common factor."""
+        exponent = ((first - np.tanh(height)) / 0.2) ** 2 + (second / height) ** 2
+        return np.exp(-exponent / 2) / np.abs(height)
+
+    height, *noise = np.random.default_rng(0).standard_normal((3, 40_000, 1))
+    first, second = np.tanh(height) + 0.2 * noise[0], height * noise[1]
+    given, whole = density(height, first, second)[:, 0], np.empty(len(height))
+    for rows in np.array_split(np.arange(len(height)), 80):
+        whole[rows] = density(heights, first[rows], second[rows]) @ prior
+    page = (DOCS / "mutual-information.md").read_text(encoding="utf-8")
+    shown = re.search(r"the true value is (\S+) nats", page)
+    assert shown and float(shown[1]) == pytest.approx(np.log(given / whole).mean(), abs=0.012)
