@@ -8,18 +8,20 @@ import pytest
 from scipy import stats
 
 from flatnce.paper.charts import line, pearson
-from flatnce.paper.reproduce import analyses, runs
+from flatnce.paper.reproduce import analyses
 from flatnce.paper.reproduce.analyses import (
+    Group,
+    Runs,
     centred_by_epoch,
     checkpoint_points,
     costs,
+    gaps,
     mi_and_accuracy,
     speed_up,
 )
 from flatnce.paper.reproduce.engine import analyse
 from flatnce.paper.reproduce.experiment import EXPERIMENTS, Setting, TrainingRun
 from flatnce.paper.reproduce.page import table_of
-from flatnce.paper.reproduce.runs import Group, Runs, gaps
 from flatnce.pretrain.training.config import TrainConfig
 
 
@@ -116,7 +118,7 @@ def test_the_epoch_that_is_named_is_the_one_that_was_read(monkeypatch):
         asked.append(step)
         return [{"top1": 0.5, "top5": 0.9}]
 
-    monkeypatch.setattr(runs, "evaluations", evaluated)
+    monkeypatch.setattr(analyses, "evaluations", evaluated)
     experiment = replace(EXPERIMENTS["fig-ess-target"], epoch={"smoke": 0.9})
     findings = analyse(experiment, list(ess_runs(1.0)), Setting())
     assert set(asked) == {10}
@@ -174,7 +176,7 @@ def test_centring_by_epoch_removes_what_all_runs_share():
 def test_gaps_between_batch_sizes_stand_beside_the_papers(monkeypatch):
     top1 = {("infonce", 16): 0.80, ("infonce", 128): 0.86, ("flatnce", 128): 0.87}
     monkeypatch.setattr(
-        runs,
+        analyses,
         "evaluations",
         lambda run, *_, **__: [{"top1": top1[tuple(run.variables.values())]}],
     )
@@ -233,7 +235,7 @@ def test_transfer_reads_top_1_and_the_papers_numbers(monkeypatch):
         asked.append((protocol, data, options))
         return [answers[data[0]]]
 
-    monkeypatch.setattr(runs, "evaluations", evaluated)
+    monkeypatch.setattr(analyses, "evaluations", evaluated)
     monkeypatch.setattr(analyses, "missing_sets", lambda sets, _: set(sets) - set(answers))
     infonce, flatnce = pair_of_runs()
     made = [replace(infonce, record=infonce.record | {"failure": "diverged"}), flatnce]
@@ -252,8 +254,7 @@ def test_the_linear_table_has_the_papers_numbers_and_the_gap_at_the_end(monkeypa
         objective = run.config.loss.objective
         return [{"top1": ends[objective] - 0.001 * (40 - step), "top5": 0.8}]
 
-    for module in (runs, analyses):
-        monkeypatch.setattr(module, "evaluations", evaluated)
+    monkeypatch.setattr(analyses, "evaluations", evaluated)
     made = pair_of_runs(checkpoint_every=10.0, epochs=40)
     findings = analyse(EXPERIMENTS["table-linear"], made, Setting("paper"))
     assert findings.words["top-1, short probe (Table 2)"] == (

@@ -7,7 +7,7 @@ from statistics import fmean, stdev
 import pytest
 
 from flatnce.core.diagnostics.verdict import IDLE_SHARE
-from flatnce.paper.reproduce import engine, runs
+from flatnce.paper.reproduce import analyses, engine
 from flatnce.paper.reproduce import store as store_module
 from flatnce.paper.reproduce.engine import plan_runs, reproduce
 from flatnce.paper.reproduce.experiment import EXPERIMENTS, Setting
@@ -34,7 +34,7 @@ def committed(tmp_path_factory) -> Store:
 @pytest.mark.parametrize(("name", "scale"), DRAWN)
 def test_a_figure_is_drawn_without_training(name, scale, committed, tmp_path, monkeypatch):
     monkeypatch.setattr(store_module, "sweep", lambda *_, **__: pytest.fail("trained"))
-    monkeypatch.setattr(runs, "evaluate_run", lambda *_, **__: pytest.fail("evaluated"))
+    monkeypatch.setattr(analyses, "evaluate_run", lambda *_, **__: pytest.fail("evaluated"))
     if EXPERIMENTS[name].shows:
         monkeypatch.setattr(engine, "analyse", lambda *_: pytest.fail("trained"))
     out = reproduce(name, Setting(scale), tmp_path / "out", store=committed)

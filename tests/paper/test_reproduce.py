@@ -15,12 +15,12 @@ import pytest
 
 from flatnce.cli import main
 from flatnce.messages import FlatnceWarning
-from flatnce.paper.reproduce import command, engine, runs
+from flatnce.paper.reproduce import analyses, command, engine
 from flatnce.paper.reproduce import store as store_module
+from flatnce.paper.reproduce.analyses import evaluations
 from flatnce.paper.reproduce.engine import amount_of_work, plan_runs, reproduce
 from flatnce.paper.reproduce.experiment import EXPERIMENTS, Setting, TrainingRun
 from flatnce.paper.reproduce.page import reproduce_page, table_of
-from flatnce.paper.reproduce.runs import evaluations
 from flatnce.paper.reproduce.store import COMMITTED, Store
 from flatnce.pretrain.data import CATALOG, MissingData
 from flatnce.pretrain.evaluation import protocols as bench
@@ -171,7 +171,7 @@ def trained(monkeypatch) -> list[str]:
 @pytest.fixture
 def nothing_trains(monkeypatch):
     monkeypatch.setattr(store_module, "sweep", lambda *_, **__: pytest.fail("trained"))
-    monkeypatch.setattr(runs, "evaluate_run", lambda *_, **__: pytest.fail("evaluated"))
+    monkeypatch.setattr(analyses, "evaluate_run", lambda *_, **__: pytest.fail("evaluated"))
 
 
 def copied_records(folder: Path, to: Path) -> Path:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from flatnce.environment import environment, plain
+from flatnce.paper.reproduce.analyses import MissingWeights, Runs
 from flatnce.paper.reproduce.experiment import (
     CONTENT,
     Experiment,
@@ -23,7 +24,6 @@ from flatnce.paper.reproduce.experiment import (
     TrainingRun,
     find_experiment,
 )
-from flatnce.paper.reproduce.runs import MissingWeights, Runs
 from flatnce.paper.reproduce.store import Progress, Store
 from flatnce.pretrain.data import MissingData, is_path
 from flatnce.pretrain.evaluation import missing_sets

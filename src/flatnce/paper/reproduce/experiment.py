@@ -72,7 +72,7 @@ class TrainingRun:
 class Findings:
     """What an experiment found, as plain data."""
 
-    rows: list[dict[str, Any]]  # with ``variables`` and ``measures``, which are cells (see runs)
+    rows: list[dict[str, Any]]  # with ``variables`` and ``measures``, which are cells
     pictures: list[dict[str, Any]]
     words: dict[str, str] = field(default_factory=dict)
     # Whole tables of the paper, with ``caption``, ``header`` and ``rows``.
@@ -100,9 +100,9 @@ class Experiment:
     epoch: Mapping[str, float] | None = None  #: at which to measure; at the end by default
     columns: Sequence[str] = ()  #: the measures in its table
     charts: Sequence[Mapping[str, Any]] = ()  #: arguments of ``by_variable`` or ``by_epoch``
-    words: Sequence[Mapping[str, Any]] = ()  #: arguments of ``ahead`` or ``gaps``
+    words: Sequence[Mapping[str, Any]] = ()  #: arguments of ``ahead``, ``gaps`` or ``growth``
     #: the function that makes the findings; by default from columns, charts and words
-    analyse: str = "runs:describe"
+    analyse: str = "analyses:describe"
     #: name, title and caption of the charts that ``analyse`` draws
     headings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     printed: Sequence[Mapping[str, Any]] = ()  #: tables of the paper, in per cent

@@ -25,8 +25,8 @@ from flatnce.mi.registry import BOUNDS
 from flatnce.mi.tasks import staircase
 from flatnce.paper.charts import Values, axis, chart, line, spread
 from flatnce.paper.gaussians import correlation_of, draw_pairs
+from flatnce.paper.reproduce.analyses import Runs, cell
 from flatnce.paper.reproduce.experiment import Findings
-from flatnce.paper.reproduce.runs import Runs, cell
 
 LEARNED = 0.1  # nats below which a run has learned nothing that it could lose
 CHECKS, CHECK_PAIRS = 6, 500  # of the held-out value in training
