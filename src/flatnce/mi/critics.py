@@ -468,16 +468,12 @@ def whitening(table: NDArray[np.float64]) -> NDArray[np.float64]:
     return vectors / np.sqrt(np.maximum(values, 1e-6 * values.max()) + ridge + 1e-12)
 
 
-# Modules whose copies give the same results stacked as one by one.
-STACKABLE = (
-    *(SeparableCritic, BoundedScale, GaussianTower),
-    *(nn.Sequential, nn.Linear, nn.ReLU, nn.SiLU),
-)
-
-
 def stack_key(critic: Critic) -> tuple[Any, ...] | None:
     """Return what critics must have in common to be stacked; None if this one cannot be."""
-    known = all(type(module) in STACKABLE for module in critic.modules())
+    # Copies of these give the same results stacked as one by one.
+    parts = (SeparableCritic, BoundedScale, GaussianTower)
+    layers = (nn.Sequential, nn.Linear, nn.ReLU, nn.SiLU)
+    known = all(type(module) in (*parts, *layers) for module in critic.modules())
     if not known or not all(weight.requires_grad for weight in critic.parameters()):
         return None
     return (repr(critic), *((name, tuple(w.shape)) for name, w in critic.named_parameters()))

@@ -42,8 +42,6 @@ KEYS = ("candidates", "temperature")
 MEASURES = ("k_mi", "pool_mi", "ess", "ess_with_positive", "gain", "retrieval", "scale")
 
 DIMENSIONS, NATS, EMBEDDING = 20, 10.0, 32
-# One eighth of the anchors (against all candidates) is enough to choose the scale.
-CALIBRATION_SHARE = 8
 SOLVED = 0.9  # share of log K from which InfoNCE's task is near its ceiling
 
 
@@ -196,7 +194,8 @@ def draw_pools(seeds: Sequence[int], size: int, correlation: float) -> list[Tens
         generator = torch.Generator().manual_seed(seed)
         x, y = draw_pairs(generator, size, DIMENSIONS, correlation)
         x_scale, y_scale = draw_pairs(generator, size, DIMENSIONS, correlation)
-        drawn.append((x, y, x_scale[: max(size // CALIBRATION_SHARE, 1)], y_scale))
+        # One eighth of the anchors (against all candidates) is enough to choose the scale.
+        drawn.append((x, y, x_scale[: max(size // 8, 1)], y_scale))
     return [torch.stack(tensors * len(NAMES)) for tensors in zip(*drawn, strict=True)]
 
 

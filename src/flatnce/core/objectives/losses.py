@@ -319,9 +319,6 @@ def _by_closed_form(
         return None
 
 
-_nll = torch.ops.aten.nll_loss_forward.default
-
-
 class _FlatCrossEntropy(torch.autograd.Function):
     """torch's cross-entropy, whose backward weighs the negatives without the positive."""
 
@@ -332,7 +329,8 @@ class _FlatCrossEntropy(torch.autograd.Function):
         wide = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
         how = ("none", "mean", "sum").index(reduction)
         scores = log_softmax(wide, 1)
-        found, total = _nll(scores, target, None, how, ignored)
+        nll = torch.ops.aten.nll_loss_forward.default
+        found, total = nll(scores, target, None, how, ignored)
         column = target.clamp(0, wide.shape[1] - 1).unsqueeze_(1)  # any, if ignored
         scores.scatter_(1, column, -torch.inf)
         if faults.can_raise_now(wide):
