@@ -19,7 +19,9 @@ from flatnce.files import (
     read_json,
     replace_text,
     shapes_of,
+    subfolders_of,
 )
+from flatnce.pretrain.runs.folder import run_names
 
 
 def test_replacing_a_file_follows_no_link(tmp_path, monkeypatch):
@@ -37,6 +39,21 @@ def test_replacing_a_file_follows_no_link(tmp_path, monkeypatch):
     with pytest.raises(FileExistsError):
         replace_text(path, "second")
     assert (path.read_text(), mine.read_text()) == ("first", "mine")
+
+
+def test_a_folder_that_cannot_be_read_is_not_empty(tmp_path, monkeypatch):
+    for name in ("b", ".hidden"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "file").touch()
+    assert subfolders_of(tmp_path) == [tmp_path / "b"]
+    assert subfolders_of(tmp_path / "missing") == subfolders_of(tmp_path / "file") == []
+
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("pathlib.Path.iterdir", refuse)
+    with pytest.raises(PermissionError):
+        run_names(tmp_path)
 
 
 def test_a_write_that_fails_leaves_the_file_and_nothing_else(tmp_path):

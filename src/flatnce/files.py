@@ -31,6 +31,7 @@ __all__ = [
     "read_json",
     "replace_text",
     "shapes_of",
+    "subfolders_of",
 ]
 
 LARGEST = 1 << 30  # bytes of a file that is read at once
@@ -48,6 +49,13 @@ def open_plain(path: str | os.PathLike[str]) -> BufferedReader:
         file.close()
         raise OSError(errno.EINVAL, "not a plain file; name another, or remove it", str(path))
     return cast(BufferedReader, file)
+
+
+def subfolders_of(folder: Path) -> list[Path]:
+    """The folders in a folder, without hidden ones; none if it is not a folder."""
+    # Not by glob, for which a folder that may not be read is empty.
+    inside = folder.iterdir() if folder.is_dir() else ()
+    return [place for place in inside if place.is_dir() and not place.name.startswith(".")]
 
 
 def shapes_of(tables: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:

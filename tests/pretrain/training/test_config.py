@@ -60,6 +60,7 @@ def test_a_preset_for_large_images_has_the_standard_stem_and_takes_any_backbone(
         ({"batch_size": 1}, "batch_size=1 leaves no negatives"),
         ({"micro_batch": 512}, "micro_batch=512.*batch_size=256"),
         ({"log_every": 0}, "log_every=0"),
+        ({"keep": 0}, "keep=0"),
         ({"checkpoint_every": 0.0}, "checkpoint_every"),
         ({"watch_every": float("inf")}, "watch_every=inf must be a positive finite number"),
         ({"batch_size": "32"}, "^batch_size='32' has type str; give int$"),

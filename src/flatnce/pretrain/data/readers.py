@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from flatnce.extras import require_extra
-from flatnce.files import open_plain
+from flatnce.files import open_plain, subfolders_of
 from flatnce.messages import FlatnceWarning, counted
 from flatnce.pretrain.data.batches import holdout, shuffled_classes
 from flatnce.pretrain.data.catalog import DamagedData, Entry, MissingData, data_root, find, is_path
@@ -241,7 +241,7 @@ def _shards(path: str | Path) -> dict[str, list[str]]:
 
 
 def _subfolders(folder: Path, but: Collection[Path] = ()) -> list[str]:
-    inside = {place.name for place in folder.glob("[!.]*/")}
+    inside = {place.name for place in subfolders_of(folder)}
     return sorted(inside - {place.name for place in but if place.parent == folder})
 
 

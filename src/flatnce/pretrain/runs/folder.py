@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from flatnce.files import lock
+from flatnce.files import lock, subfolders_of
 from flatnce.messages import did_you_mean
 from flatnce.pretrain.runs import log
 
@@ -63,7 +63,7 @@ def run_name(directory: Path) -> str:
 def run_names(folder: Path | None = None, depth: int = 2) -> list[str]:
     """Names of the runs that have started in a folder, sorted; those in a sweep as SWEEP/RUN."""
     found = []
-    for place in (folder or runs_folder()).glob("[!.]*/"):
+    for place in subfolders_of(folder or runs_folder()):
         if any((place / one).is_file() for one in CONFIGS):
             found.append(place.name)
         elif depth > 1:
