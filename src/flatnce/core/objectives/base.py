@@ -204,9 +204,15 @@ def _labelled(batch: Batch, labels: Tensor) -> Pairs:
     views = batch.views
     for place, view in enumerate(views[1:], start=2):
         Arguments(batch.normalize, batch.gather).same_batch(f"z{place}", view, "z1", views[0])
-    v, b = len(views), len(views[0])
-    check_integers("labels", labels, b)
-    # The mask over samples and each sample's own negatives are repeated for every view.
+    check_integers("labels", labels, len(views[0]))
+    batch = _repeated_over_views(batch)
+    z, repeated = torch.cat(views), labels.repeat(len(views))
+    return labelled(z, repeated, form=batch.form or "out", **batch.options)
+
+
+def _repeated_over_views(batch: Batch) -> Batch:
+    """The mask over samples and each sample's own negatives, repeated for every view."""
+    v, b = len(batch.views), batch.views[0].shape[0]
     mask, negatives = batch.false_negatives, batch.negatives
     if isinstance(mask, Tensor):
         shape = tuple(mask.shape)
@@ -219,8 +225,7 @@ def _labelled(batch: Batch, labels: Tensor) -> Pairs:
         mask = by_rank.reshape(b, -1).repeat(v, 1)
     if negatives is not None and negatives.ndim == 3:
         negatives = negatives.repeat(v, 1, 1)
-    options = batch.options | {"false_negatives": mask, "negatives": negatives}
-    return labelled(torch.cat(views), labels.repeat(v), form=batch.form or "out", **options)
+    return replace(batch, false_negatives=mask, negatives=negatives)
 
 
 class Options(TypedDict, total=False):
