@@ -99,13 +99,10 @@ class Group:
         self, protocol: str, epoch: float | None = None, **options: Any
     ) -> list[dict[str, Any]]:
         """The result of a protocol for every run; empty for runs that diverged."""
-        results = []
+        results: list[dict[str, Any]] = []
         for run in self.runs:
-            result: dict[str, Any] = {}
-            if not run.failure:
-                step = None if epoch is None else run.step_at(epoch)
-                result = evaluations(run, protocol, step, **options)[0]
-            results.append(result)
+            step = None if epoch is None or run.failure else run.step_at(epoch)
+            results += [{}] if run.failure else evaluations(run, protocol, step, **options)[:1]
         return results
 
     def row(self, cells: Mapping[str, Any], **more: Any) -> dict[str, Any]:
@@ -162,9 +159,7 @@ class Runs:
 
     def split(self, variable: str | None) -> list[dict[str, Any]]:
         """One selection of groups per value of a variable; without a variable, all groups."""
-        if variable is None:
-            return [{}]
-        return [{variable: value} for value in self.distinct(variable)]
+        return [{variable: value} for value in self.distinct(variable)] if variable else [{}]
 
 
 def cell(values: Values, unit: str = "", paper: float | None = None) -> dict[str, Any]:
@@ -346,19 +341,13 @@ def gaps(
 
     A group is given by objective and batch size; pairs of which one was not trained are left out.
     """
-    unit = MEASURES[measure]["unit"]
     parts = []
     for pair in pairs:
-        ends = [
-            runs.where(objective=name, batch_size=size)
-            for name, size in (pair["first"], pair["second"])
-        ]
-        if all(ends):
-            first, second = (runs.values(groups[0], measure) for groups in ends)
-            names = [
-                f"{groups[0].label} at {groups[0].variables['batch_size']}" for groups in ends
-            ]
-            gap = cell_text(cell(difference(first, second)["values"], unit))
+        ends = [*runs.where(**pair["first"]), *runs.where(**pair["second"])]
+        if len(ends) == 2:
+            first, second = (runs.values(group, measure) for group in ends)
+            names = [f"{group.label} at {group.variables['batch_size']}" for group in ends]
+            gap = cell_text(cell(difference(first, second)["values"], MEASURES[measure]["unit"]))
             parts.append(f"{' minus '.join(names)}: {gap} (the paper: {pair['paper']:g} %)")
     return {topic: f"{'; '.join(parts) or 'these batch sizes are not trained at this scale'}."}
 
@@ -613,11 +602,8 @@ def _few_labels(
     """The result of a start with a share of the labels; empty where the run diverged."""
     protocol = "supervised" if start == "supervised" else "semi"
     done = [] if run.failure else evaluations(run, "semi", seed=run.config.run.seed, **options)
-    for one in done:
-        about = one["protocol"]
-        if about["labels"]["fraction"] == fraction and about["name"].startswith(protocol):
-            return one
-    return {}
+    of_start = (one for one in done if one["protocol"]["name"].startswith(protocol))
+    return next((e for e in of_start if e["protocol"]["labels"]["fraction"] == fraction), {})
 
 
 # Proposition 3.7: Hölder-FlatNCE.
