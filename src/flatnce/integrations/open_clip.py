@@ -131,9 +131,7 @@ class FlatClipLoss(FlatNCE):
 
     @temperature.setter
     def temperature(self, temperature: object) -> None:
-        raise ValueError(
-            f"temperature={temperature!r} cannot be set; pass logit_scale, one over it, to a call"
-        )
+        raise ValueError(f"temperature={temperature!r} cannot be set; pass logit_scale to a call")
 
     def extra_repr(self) -> str:
         """The options, for print."""
