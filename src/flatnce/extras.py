@@ -6,10 +6,6 @@ from types import ModuleType
 __all__ = ["require_extra"]
 
 
-class BrokenPackage(ImportError):
-    """A package is installed and cannot be imported."""
-
-
 def require_extra(module: str, purpose: str, extra: str = "train") -> ModuleType:
     """Import a module of an optional extra; the error says how to install it."""
     try:
@@ -21,7 +17,7 @@ def require_extra(module: str, purpose: str, extra: str = "train") -> ModuleType
             name=missing,
         ) from error
     except Exception as error:  # of a torchvision for another torch, say
-        raise BrokenPackage(
+        raise ImportError(
             f"{purpose} needs {module}, which cannot be imported ({type(error).__name__}: {error}"
             "); install it again, `flatnce doctor` checks the installation"
         ) from error

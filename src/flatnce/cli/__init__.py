@@ -145,8 +145,8 @@ def _dispatch(name: str, arguments: list[str]) -> int:
     except ValueError as error:  # input that the package cannot use
         return _complain(f"{called}: {_said(error)}", 2)
     except (OSError, RuntimeError, ImportError) as error:
-        # Except for OSErrors, only our own are meant for users: others keep their trace.
-        if not isinstance(error, OSError) and not type(error).__module__.startswith("flatnce."):
+        # Only our own RuntimeErrors are meant for users: others are bugs and keep their trace.
+        if isinstance(error, RuntimeError) and not type(error).__module__.startswith("flatnce."):
             raise
         return _complain(f"{called}: {_said(error)}", 1)
 

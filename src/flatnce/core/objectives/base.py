@@ -394,8 +394,7 @@ class Objective(nn.Module, ABC):
             if self.queue is not None or self.temperature_source.moves:
                 raise RuntimeError(
                     f"{type(self).__name__} was called again in the backward pass, after its "
-                    "temperature or queue changed, so the gradient would be wrong; call the loss "
-                    "outside torch.utils.checkpoint"
+                    "temperature or queue changed; call it outside torch.utils.checkpoint"
                 )
         views = (z1, *more) if z2 is None else (z1, z2, *more)
         batch = Batch(

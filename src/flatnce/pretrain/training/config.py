@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, make_dataclass, replace
 from inspect import formatannotation
-from os import PathLike
 from typing import Any, Literal
 
 import msgspec
@@ -274,9 +273,8 @@ class TrainConfig:
                 raise ValueError(f"{name!r} is not a setting of a run; {hint}")
             if name in OWN and not isinstance(value, str | None):
                 value = Named(value)
-            section = _SECTION_OF[name]
-            hint = type(getattr(self, section)).__dataclass_fields__[name].type
-            sections.setdefault(section, {})[name] = _checked(name, value, hint)
+            value = _checked(getattr(self, _SECTION_OF[name]), name, value)
+            sections.setdefault(_SECTION_OF[name], {})[name] = value
         changed = {name: replace(getattr(self, name), **new) for name, new in sections.items()}
         return replace(self, **changed)
 
@@ -310,9 +308,10 @@ class TrainConfig:
             raise ValueError(f"{where}: {said}") from error
 
 
-def _checked(name: str, value: Any, hint: Any) -> Any:
+def _checked(section: Any, name: str, value: Any) -> Any:
     """A value of a setting; numbers of numpy and torch, and paths, become plain ones."""
-    if isinstance(value, PathLike):
+    hint = type(section).__dataclass_fields__[name].type
+    if hasattr(value, "__fspath__"):
         value = str(value)
     elif getattr(value, "ndim", None) == 0:
         value = value.item()

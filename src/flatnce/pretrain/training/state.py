@@ -321,7 +321,14 @@ class Training:
     def failure(self, step: int, error: ValueError | None = None) -> TrainingFailed:
         """The exception for numbers that are not finite, or that the objective refused."""
         since = self.guard.first_bad.tolist()
-        found = [
+        own, bad_item = self.images.image_set, ""
+        if isinstance(own, OwnSet) and not own.is_iterable:  # which begins at its first item
+            bad_step = min((first for first in since if first >= 0), default=step)
+            epoch, done = divmod(bad_step, self.steps_per_epoch)
+            batch = next(iter(self.images.loader.epoch(epoch, start=done)))
+            bad_item = own.not_finite(batch.indices, batch.images)
+        found = [bad_item] * bool(bad_item)
+        found += [
             f"the {term} is infinite or not a number since step {first}"
             for term, first in zip(("loss", "gradient"), since, strict=True)
             if first >= 0
@@ -340,8 +347,6 @@ class Training:
             found.append(f"the weights {overflowed[0]} have grown to {largest:.1e}")
         if error is not None:
             found.append(f"the embeddings cannot be contrasted: {error}")
-        bad_item = self._bad_item(min((first for first in since if first >= 0), default=step))
-        found = [bad_item, *found] if bad_item else found
         if not found:  # all processes stop together
             found.append("a number of another process is infinite or not a number")
         self.writer.settle()
@@ -356,14 +361,6 @@ class Training:
         remedy = "Correct or remove the item" if bad_item else remedy
         more = "" if self.learner.dtype == torch.float32 else ", or use precision=float32"
         return TrainingFailed(f"training stopped: {'; '.join(found)}; {good}. {remedy}{more}")
-
-    def _bad_item(self, step: int) -> str:
-        """Names an item of a user's data that is not finite in the batch of a step, read again."""
-        own, (epoch, done) = self.images.image_set, divmod(step, self.steps_per_epoch)
-        if not isinstance(own, OwnSet) or own.is_iterable:  # which begins at its first item
-            return ""
-        batch = next(iter(self.images.loader.epoch(epoch, start=done)))
-        return own.not_finite(batch.indices, batch.images)
 
     def position(self, step: int | None = None) -> dict[str, Any]:
         """Step, epoch and seconds, by default those of the present step."""
