@@ -128,6 +128,22 @@ def test_several_rows_of_one_person_are_found():
     assert memory_of(x, y).length <= 8
 
 
+@pytest.mark.parametrize(("persons", "years"), [(40, 10), (60, 4), (150, 2)])
+def test_rows_of_one_person_are_found_if_the_table_lists_all_persons_year_after_year(
+    persons, years
+):
+    random = np.random.default_rng(3)
+    year = np.repeat(np.arange(years), persons)[:, None]
+    for _ in range(5):
+        person = random.normal(size=(2, persons, 2))
+        x, y = np.tile(person, (1, years, 1)) + 0.3 * random.normal(size=(2, len(year), 2))
+        found = memory_of(x, y)
+        assert found is not None and (found.lag <= 24 or found.lag % persons == 0)
+        assert memory_of(x, random.permutation(y)) is None
+        assert memory_of(np.hstack((year, x)), y) is not None
+        assert memory_of(np.hstack((year, x)), random.permutation(y)) is None
+
+
 def test_walks_are_not_certified_and_the_reason_is_given():
     x, y = _series(1.0, 400, 3), _series(1.0, 400, 4)
     found = mi.estimate(x, y, **QUICK)

@@ -46,7 +46,7 @@ class Memory:
 
 
 def memory_of(x: Table, y: Table) -> Memory | None:
-    """Find whether rows up to 24 apart are alike on both sides; None if chance explains it."""
+    """Find whether rows that are equally far apart are alike on both sides; None if by chance."""
     rows = len(x)
     if max(x.ndim, y.ndim) > 2 or rows < FEWEST:
         return None
@@ -58,27 +58,35 @@ def memory_of(x: Table, y: Table) -> Memory | None:
         levels = min(len(np.unique(side, axis=0)) for side in (x, y))
         return Memory(1.0, None) if 5 * levels > rows else None
     if any(ordered):
-        return _memory(ranks, ordered)
+        return _memory(ranks, ordered) or _memory(ranks, ordered, far=True)
     # Rows may also be alike in their volatility, or as windows of a series that overlap.
     more = [np.column_stack((np.abs(side - 0.5), side.mean(axis=1))) for side in ranks]
     wide = [np.hstack((one, mean_ranks(two) / rows)) for one, two in zip(ranks, more, strict=True)]
-    return _memory(ranks, ordered) or _memory(wide, ordered)
+    near = _memory(ranks, ordered) or _memory(wide, ordered)
+    return near or _memory(ranks, ordered, far=True)
 
 
-def _memory(whole: list[Table], ordered: list[bool]) -> Memory | None:
+def _memory(whole: list[Table], ordered: list[bool], far: bool = False) -> Memory | None:
+    """The memory of nearby rows, or of far ones, as of all persons in one year after the other."""
     rows = len(whole[0])
     scores, lags, surely = whole, min(LAGS, rows // 4), 0.5
+    nearest = 0  # rows up to so far apart are not compared
     if any(ordered):
-        lags, surely = TREND // 2, 1.0  # beyond, removing a trend alone makes rows alike
+        # Removing a trend alone makes rows alike, from here on to where the far ones begin.
+        lags, surely = TREND // 2, 1.0
         smooth = require_extra("scipy.ndimage", "trends", "mi").uniform_filter1d
         scores = [side - smooth(side, TREND, axis=0) for side in whole]
+    if far:
+        nearest, lags = LAGS if any(ordered) else lags, rows // 2
     alike, least = np.ones((2, lags)), np.zeros((2, 1))
     for number, (side, known) in enumerate(zip(scores, ordered, strict=True)):
         if known:  # its order is that of the file
             continue
-        chance = (3.5 + math.sqrt(2 * math.log(side.shape[1]))) / math.sqrt(rows)
+        tries = side.shape[1] * (max(lags / nearest, 1) if far else 1)
+        chance = (3.5 + math.sqrt(2 * math.log(tries))) / math.sqrt(rows)
         # Rows may alternate as well; removing a trend alone makes them do so a little.
         lagged = _lagged(side, lags)
+        lagged[:nearest] = 0
         alike[number] = (lagged if any(ordered) else np.abs(lagged)).max(axis=1)
         if alike[number].max() < min(chance, surely):
             return None
@@ -86,7 +94,8 @@ def _memory(whole: list[Table], ordered: list[bool]) -> Memory | None:
     both = np.where((alike > least).all(axis=0), alike.min(axis=0), 0.0)
     lag, most = int(both.argmax()) + 1, float(both.max())
     # The length of a walk is that of its trend.
-    return Memory(most, _length(whole, rows, lag), lag) if most else None
+    length = None if far else _length(whole, rows, lag)
+    return Memory(most, length, lag) if most else None
 
 
 def _is_sorted(column: Table) -> bool:
