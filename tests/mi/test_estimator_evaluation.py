@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from estimator_reference import READOUTS, infonce, jackknife, mean, others, without
-from flatnce.mi import SeparableCritic, critic_for, readouts
+from flatnce.mi import SeparableCritic, critic_for, estimate_each, readouts
 from flatnce.mi.readouts import (
     EvaluationPart,
     evaluate,
@@ -117,6 +117,37 @@ def test_the_lower_limit_and_the_effective_number_of_negatives_are_their_definit
     assert wrong.readouts["infonce"].nats < 0 == wrong.lower
     several = dataclasses.replace(given, units=np.arange(N) // 2)
     assert evaluate([several], 19, 0).units == 9
+
+
+# --- Labels --------------------------------------------------------------------------------------
+
+
+def test_the_limit_of_a_label_holds_where_few_test_rows_are_wrong():
+    """A label and its copy with 1 % errors: most quarters of 200 rows show none of them."""
+    truth = math.log(2) + 0.01 * math.log(0.01) + 0.99 * math.log(0.99)
+    random = np.random.default_rng(0)
+    label, wrong = random.random((2, 40, 200)) < [[[0.5]], [[0.01]]]
+    pairs = zip(1.0 * label, 1.0 * (label ^ wrong), strict=True)
+    found = estimate_each([*pairs], steps=20, permutations=19, baselines=False)
+    assert sum(one.lower > truth for one in found) <= 2  # 5 % of 40
+    assert sum(one.best.low > truth for one in found) <= 4
+    assert sum(one.lower > 0.2 for one in found) >= 38
+    assert 10 <= sum(one.flagged("few_errors") for one in found) < 40
+
+
+def test_three_errors_are_added_if_the_test_rows_of_a_label_show_at_most_one():
+    x = torch.eye(2, dtype=torch.float64)[torch.arange(60) % 2]
+    given = EvaluationPart(Product(), 9.0, x, x, x, torch.arange(60) % 20, floor=0.02)
+    plain, few = (evaluate([given], 19, 0, label) for label in (False, True))
+    assert few.few_errors and not plain.few_errors
+    nats = plain.readouts["infonce"].nats
+    assert plain.lower - few.lower == pytest.approx(3 / 63 * (nats - math.log(0.02)))
+    for wrong, expected in ((1, True), (2, False)):
+        y = torch.cat((1 - x[:wrong], x[wrong:]))
+        errors = dataclasses.replace(given, y=y)
+        assert evaluate([errors], 19, 0, True).few_errors == expected
+        one_group = dataclasses.replace(errors, units=np.arange(60) // 2)
+        assert evaluate([one_group], 19, 0, True).few_errors
 
 
 # --- Several parts -------------------------------------------------------------------------------

@@ -43,12 +43,13 @@ def seen(
     rows=(500,),
     units=None,
     ksg=(math.nan, math.nan),
+    few_errors=False,
 ):
     """The warnings of an evaluation and of the outcome of training."""
     readouts = {"infonce": readout("infonce", infonce)}
     chosen = best and BestEstimate(best, best - 0.1, best + 0.1, "neighbours", "")
     units = sum(rows) if units is None else units
-    evaluation = Evaluation(readouts, 0.9, 0.001, 999, 6.2, ess, rows, units)
+    evaluation = Evaluation(readouts, 0.9, 0.001, 999, 6.2, ess, rows, units, few_errors)
     critics = [
         FittedCritic(CRITIC, scale, step=step, diverged=number < diverged)
         for number, (scale, step) in enumerate(zip(scales, best_steps, strict=True))
@@ -87,6 +88,7 @@ NUMBERS = {
     "few rows of several folds": (seen(rows=(40,) * 5), ()),
     "few groups": (seen(units=19), ("few_units",)),
     "enough groups": (seen(units=20), ()),
+    "few errors of a label": (seen(few_errors=True), ("few_errors",)),
     "few rows that are alone": (seen(units=15, rows=(15,)), ("small",)),
     "several": (seen(train=3.0, ess=2.0, rows=(50,)), ("low_ess", "overfit", "small")),
 }

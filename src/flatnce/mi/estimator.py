@@ -172,7 +172,8 @@ class EstimationJob:
         if options.chosen_method.classical:
             return self._classical_estimate(known)
         first, parts = self.folds[0].split, self._evaluation_parts()
-        evaluation = evaluate(parts, options.permutations, options.seed)
+        label = bool(tables.report.labels)
+        evaluation = evaluate(parts, options.permutations, options.seed, label)
         if options.chosen_method.dual is not None:
             evaluation.readouts["flo"] = learned_dual_readout(parts)
         primary, critics = evaluation.readouts["infonce"], [fold.critic for fold in self.folds]
@@ -187,7 +188,8 @@ class EstimationJob:
             *result.data_flags(tables),
             *result.size_flags(evaluation, options.folds),
         )
-        if best is not None and evaluation.p_value > 0.05:  # the test does not exclude 0
+        # The test does not exclude 0, or no method knows how often a label is wrong.
+        if best is not None and (evaluation.p_value > 0.05 or evaluation.few_errors):
             best = replace(best, low=min(best.low, evaluation.certified))
         return result.estimate_of(
             evaluation,

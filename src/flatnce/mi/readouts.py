@@ -197,6 +197,7 @@ class Evaluation:
     ess: float  # median effective number of negatives per row
     rows: tuple[int, ...]  # of each part
     units: int  # distinct units among the rows
+    few_errors: bool = False  # fewer than 2 units contradict the critic of a label
 
     @property
     def certified(self) -> float:
@@ -205,8 +206,10 @@ class Evaluation:
         return 0.0 if refuted else self.lower
 
 
-def evaluate(parts: Sequence[EvaluationPart], permutations: int, seed: int) -> Evaluation:
-    """Read all pairs of every part."""
+def evaluate(
+    parts: Sequence[EvaluationPart], permutations: int, seed: int, label: bool = False
+) -> Evaluation:
+    """Read all pairs of every part; ``label``: one side has few values."""
     sums = [group_sums(part) for part in parts]
     readouts = readouts_of(sums)
     primary = readouts["infonce"]
@@ -218,6 +221,12 @@ def evaluate(parts: Sequence[EvaluationPart], permutations: int, seed: int) -> E
     statistics = [each.statistics()[0] for each in sums]
     log_ess = torch.cat([2 * each.negative - each.negative2 for each in statistics])
     given = [part.units for part in parts if part.units is not None]
+    units = len(np.unique(np.concatenate(given))) if given else sum(rows)
+    few_errors = label and limit > SMALLEST and _contradicted(parts, statistics) < 2
+    if few_errors:
+        # The rule of three: if none of n units is wrong, 3 / n of all units may be (95 %).
+        worst = float(np.mean([math.log(part.floor) for part in parts]))
+        limit -= 3 / (units + 3) * (primary.nats - worst)
     return Evaluation(
         readouts=readouts,
         lower=limit if limit > SMALLEST else 0.0,
@@ -226,8 +235,19 @@ def evaluate(parts: Sequence[EvaluationPart], permutations: int, seed: int) -> E
         ceiling=sum(count * math.log(count) for count in rows) / sum(rows),
         ess=float(log_ess.median().exp()),
         rows=rows,
-        units=len(np.unique(np.concatenate(given))) if given else sum(rows),
+        units=units,
+        few_errors=few_errors,
     )
+
+
+def _contradicted(parts: Sequence[EvaluationPart], statistics: Sequence[Contrast]) -> int:
+    """Number of units with a row whose partner scores less than a random one."""
+    found = set()
+    for part, each in zip(parts, statistics, strict=True):
+        values = bounds.with_floor(bounds.infonce(each, reduction="none"), part.floor)
+        wrong = np.flatnonzero((values < 0).cpu().numpy())
+        found.update((wrong if part.units is None else part.units[wrong]).tolist())
+    return len(found)
 
 
 def permutation_p_value(parts: Sequence[EvaluationPart], permutations: int, seed: int) -> float:

@@ -434,3 +434,5 @@ def size_flags(evaluation: Evaluation, folds: int = 1) -> Iterator[Flag]:
         yield flag("small", {"ceiling": evaluation.ceiling}, rows=rows, remedy=remedy)
     if evaluation.units < min(20, rows):  # fewer units than jackknife groups
         yield flag("few_units", rows=rows, units=evaluation.units, remedy=remedy)
+    if evaluation.few_errors:
+        yield flag("few_errors", units=evaluation.units, remedy=remedy)
