@@ -180,6 +180,20 @@ def test_geometry_equals_the_slow_definition(shape):
     assert float(rank_of_gram(gram)) == pytest.approx(float(found[2]), rel=1e-8)
 
 
+def test_uniformity_is_exact_in_float32_and_moves_rows_as_its_definition_does():
+    for shape in ((2, 128), (9, 4)):
+        rows = reference.unit(random(*shape))
+        single = rows.float().requires_grad_()
+        apart = torch.pdist(rows.requires_grad_()).square()
+        expected = (-2 * apart).exp().mean().log()
+        (gradient,) = torch.autograd.grad(expected, rows)
+        found = F.uniformity(single)
+        torch.testing.assert_close(found, expected.float(), rtol=1e-6, atol=0)
+        torch.testing.assert_close(*torch.autograd.grad(found, single), gradient.float())
+    far = F.uniformity(torch.tensor([[3.0, 0.0], [0.0, 3.0]]))  # also of rows of another length
+    assert float(far) == pytest.approx(-36)
+
+
 # --- Monitor -------------------------------------------------------------------------------------
 
 FROM_SNAPSHOT = {*DIAGNOSTICS, "step", "steps"}

@@ -33,13 +33,14 @@ def uniformity(x: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
 
 
 def mean_potential(x: Float[Tensor, "*steps n d"]) -> Float[Tensor, "*steps"]:
-    """Mean of exp(−2‖x − y‖²) over ordered distinct pairs of unit rows."""
+    """Mean of exp(−2‖x − y‖²) over ordered distinct pairs."""
     n = x.shape[-2]
     if n < 2:
         raise ValueError(f"x has {n} rows; uniformity needs at least two")
-    # Of unit rows it is exp(4⟨x, y⟩ − 4), which is 1 of a row with itself.
-    potentials = (x @ x.mT).mul_(4).sub_(4).exp_().sum(dim=(-2, -1))
-    return (potentials - n) / (n * (n - 1))
+    squares = 2 * x.square().sum(dim=-1, keepdim=True)
+    exponents = (x @ x.mT).mul_(4).sub_(squares).sub_(squares.mT)
+    exponents.diagonal(dim1=-2, dim2=-1).fill_(-torch.inf)  # a row with itself does not count
+    return exponents.exp_().sum(dim=(-2, -1)) / (n * (n - 1))
 
 
 def effective_rank(z: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
