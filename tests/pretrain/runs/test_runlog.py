@@ -188,6 +188,19 @@ def test_a_long_log_is_thinned_evenly_with_its_ends(
     assert again == [line for line in whole if json.loads(line)["step"] <= 90]
 
 
+def test_lines_that_a_run_adds_while_its_log_is_read_are_read_too(tmp_path, monkeypatch):
+    written = RunLog(tmp_path, kind="train", config={})
+    written.log({"kind": "start"})
+    lines_of = log_module._lines_of
+
+    def lines_while_training(path):
+        yield from lines_of(path)
+        written.log({"kind": "train", "step": 1})
+
+    monkeypatch.setattr(log_module, "_lines_of", lines_while_training)
+    assert [line["kind"] for line in read_run(tmp_path).metrics] == ["start", "train"]
+
+
 def test_lines_without_a_kind_are_all_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(log_module, "MOST", 3)
     written = RunLog(tmp_path / "run", kind="demo", config={})

@@ -353,7 +353,8 @@ def _read_metrics(path: Path) -> tuple[list[dict[str, Any]], Counter[str]]:
     read, seen, left_out = [], Counter[bytes](), Counter[str]()
     for number, line in _lines_of(path):
         start = line[:16]
-        every = ceil(counts[start] / MOST) if start in THINNED else 1
+        # A run may add the first line of a kind between the two passes.
+        every = max(1, ceil(counts[start] / MOST)) if start in THINNED else 1
         seen[start] += 1
         if (seen[start] - 1) % every == 0 or seen[start] == counts[start]:
             read.append(_checked(path, number, line))
