@@ -168,6 +168,17 @@ def test_what_is_not_there_is_named_with_what_is(tmp_path):
         checkpoint.load(tmp_path, step=4)
 
 
+def test_a_folder_that_may_not_be_read_does_not_count_as_one_without_checkpoints(
+    tmp_path, monkeypatch
+):
+    save(tmp_path, 3)
+    refuse = Mock(side_effect=PermissionError(errno.EACCES, "Permission denied", str(tmp_path)))
+    for listing in ("os.scandir", "os.listdir"):
+        monkeypatch.setattr(listing, refuse)
+    with pytest.raises(PermissionError):
+        checkpoint.steps(tmp_path)
+
+
 def test_a_newer_format_asks_for_an_upgrade(tmp_path):
     folder = save(tmp_path, 1)
     rewrite_manifest(folder, format_version=checkpoint.FORMAT_VERSION + 1, flatnce="9.0")

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from flatnce import __version__
 from flatnce.environment import memory_of_machine
 from flatnce.extras import require_extra
-from flatnce.files import lock, open_plain, read_json
+from flatnce.files import lock, open_plain, read_json, subfolders_of
 from flatnce.pretrain.runs.log import SHAPES
 
 FORMAT_VERSION = 1  # increased when an older reader would misread the new layout
@@ -48,7 +48,7 @@ class DamagedCheckpoint(CheckpointError):
 
 def steps(directory: str | Path) -> list[int]:
     """The steps that have a complete checkpoint in a folder, in increasing order."""
-    found = (_NAME.fullmatch(folder.name) for folder in Path(directory).glob("step-*/"))
+    found = (_NAME.fullmatch(folder.name) for folder in subfolders_of(Path(directory)))
     return sorted(int(match[1]) for match in found if match)
 
 
