@@ -119,8 +119,6 @@ class Ranked(nn.Module):
 
     def _follow_options(self) -> None:
         """Give the objective the library's options, which may be assigned at any time."""
-        if "temperature" in self._modules:  # it would have no effect
-            raise ValueError("temperature cannot be set; set objective.temperature")
         if self.scale != self._scale:
             self.objective.temperature = 1 / self.scale
             self._scale = self.scale
@@ -177,6 +175,14 @@ class Ranked(nn.Module):
         """The temperature now."""
         self._follow_options()
         return self.objective.temperature
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse a temperature, which torch would register beside that of the objective."""
+        if name == "temperature":
+            raise ValueError(
+                f"temperature={value!r} cannot be set; set scale or objective.temperature"
+            )
+        super().__setattr__(name, value)
 
     def get_config_dict(self) -> dict[str, Any]:
         """Settings for the model card."""
