@@ -326,6 +326,10 @@ def test_train_starts_a_run_with_its_settings_and_passes_the_rest_on(monkeypatch
     ):
         flatnce.train([], augment=len, flip=0.9)
     assert not calls
+    shutil.rmtree("runs")
+    settings = preset("digits").override(seed=4).flat()  # those without effect are the usual ones
+    flatnce.train(settings.pop("data"), name="again", **settings)
+    assert calls.pop()[0] == preset("digits").override(seed=4)
     monkeypatch.setattr(loop, "train", train)
     shutil.rmtree("runs")
     for wrong in (["linaer"], "linaer"):

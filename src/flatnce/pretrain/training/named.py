@@ -58,8 +58,9 @@ def train(
     """
     known = {"report", "replace", *OwnObjects.__annotations__} - TrainConfig().flat().keys()
     rest = {key: options.pop(key) for key in known & options.keys()}
-    asked = starting_config(data, preset).override(**options)
-    refuse_unused([asked], options)
+    usual = starting_config(data, preset)
+    asked = usual.override(**options)
+    refuse_unused([asked], [key for key in options if asked.flat()[key] != usual.flat()[key]])
     quiet = quiet or find_spec("rich") is None
     with show_progress(asked.run.epochs, quiet=quiet) as report:
         directory = new_folder(name, asked.usual_name)
