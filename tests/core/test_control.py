@@ -222,6 +222,17 @@ def test_a_loss_that_has_changed_is_not_computed_again_in_the_backward_pass(reen
     assert monitor.compute()["steps"] == 1
 
 
+def test_a_monitor_takes_the_batch_of_a_forward_pass_in_a_hook_of_the_backward_pass():
+    z1, z2 = (z.requires_grad_() for z in views())
+    for loss_fn in (FlatNCE(0.2), FlatNCE(0.2, kernel="dense")):
+        monitor = Monitor()
+        loss = loss_fn(z1, z2)
+        hook = z1.register_hook(lambda _, of=loss_fn, to=monitor: to.update(of.last))
+        loss.backward()
+        hook.remove()
+        assert monitor.compute()["steps"] == 1
+
+
 def test_beta_is_a_buffer_that_a_checkpoint_restores():
     controller = EssController(Cosine(0.9, 0.3, steps=50))
     whole = driven(FlatNCE(temperature=controller), 20)
