@@ -393,8 +393,9 @@ class Objective(nn.Module, ABC):
         if faults.is_recomputed() and self.training:
             if self.queue is not None or self.temperature_source.moves:
                 raise RuntimeError(
-                    f"{type(self).__name__} was called again in the backward pass, after its "
-                    "temperature or queue changed; call it outside torch.utils.checkpoint"
+                    f"{type(self).__name__} was called in the backward pass, where activation "
+                    "checkpointing repeats a call after the temperature or queue has changed; "
+                    "call it outside torch.utils.checkpoint, or after eval()"
                 )
         views = (z1, *more) if z2 is None else (z1, z2, *more)
         batch = Batch(
