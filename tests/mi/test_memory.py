@@ -144,6 +144,51 @@ def test_rows_of_one_person_are_found_if_the_table_lists_all_persons_year_after_
         assert memory_of(np.hstack((year, x)), random.permutation(y)) is None
 
 
+def _repeated(objects, times, columns, noise, seed):
+    random = np.random.default_rng(seed)
+    sides = np.repeat(random.normal(size=(2, objects, columns)), times, axis=1)
+    sides += noise * random.normal(size=sides.shape)
+    order = random.permutation(objects * times)
+    return *sides[:, order], order // times
+
+
+@pytest.mark.parametrize("times", [2, 4, 8])
+def test_shuffled_near_copies_of_rows_are_found(times):
+    """Repeated measurements, or augmented rows of embeddings."""
+    for seed in range(5):
+        for columns, noise in ((5, 0.1), (10, 0.3)):
+            x, y, _ = _repeated(60, times, columns, noise, seed)
+            found = memory_of(x, y)
+            assert found.lag == 0 and found.length is None
+            assert found.correlation == pytest.approx(times, rel=0.2)
+
+
+def test_independent_rows_near_a_few_points_are_no_near_copies():
+    random = np.random.default_rng(5)
+    for objects, rows in ((30, 200), (60, 240), (200, 200)):
+        for _ in range(30):
+            centre = random.normal(size=(2, objects, 5))[:, random.integers(objects, size=rows)]
+            assert memory_of(*(centre + 0.1 * random.normal(size=centre.shape))) is None
+    # Exact copies stay together in the split; in a design one side repeats exactly.
+    x, y, _ = _repeated(60, 4, 5, 0.0, 0)
+    assert memory_of(x, y) is None
+    assert memory_of(x, y + 0.1 * random.normal(size=y.shape)) is None
+
+
+def test_near_copies_are_certified_only_by_groups_or_if_they_are_said_to_be_independent():
+    x, y, person = _repeated(60, 4, 5, 0.1, 1)
+    refused = mi.estimate(x, y, **QUICK)
+    assert refused.flagged("dependent") and refused.lower == 0 and refused.best is None
+    assert "rows are nearly copies of each other" in refused.sentence()
+    message = refused.flags[0].message
+    assert "form sets of 4 that are nearly copies" in message and "(groups=)" in message
+    assert mi.estimate(x, y, blocks=8, **QUICK).flagged("dependent")
+    assert mi.estimate(x, y, independent=True, **QUICK).flagged("stated")
+    assert not mi.estimate(x, y, groups=person, **QUICK).flagged("dependent")
+    with pytest.raises(ValueError, match="belong together"):
+        mi.estimate(x, y, blocks="auto", **QUICK)
+
+
 def test_walks_are_not_certified_and_the_reason_is_given():
     x, y = _series(1.0, 400, 3), _series(1.0, 400, 4)
     found = mi.estimate(x, y, **QUICK)

@@ -1,4 +1,4 @@
-"""Rows that are not independent: in file order, nearby rows are alike on both sides.
+"""Rows that are not independent: nearby rows of the file are alike on both sides, or near copies.
 
 Such rows (a series, several rows of one person) leak from training into test rows and repeat what
 they say, so a limit or a p-value that counts every row is wrong. A table that was merely sorted
@@ -11,20 +11,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from flatnce.extras import require_extra
-from flatnce.mi.cleaning import FEWEST_UNITS, MESSAGES, Table, mean_ranks
+from flatnce.mi.cleaning import FEWEST_UNITS, MESSAGES, Table, mean_ranks, normal_scores
 
 LAGS = 24  # up to which rows are compared: hours of a day, months of two years
 FEWEST = 30  # rows or groups: fewer do not show a memory; of a sorted table, 4 × TREND
 TREND = 21  # rows of the moving average that is removed from a table that was sorted
+MOST_COMPARED = 5000  # rows that are searched for near copies
 
 
 @dataclass(frozen=True)
 class Memory:
     """How alike nearby rows are."""
 
-    correlation: float  # of rows ``lag`` apart, on the side where it is smaller
+    correlation: float  # of rows ``lag`` apart, on the side where it is smaller; size of sets
     length: int | float | None  # rows until the memory of a side is gone; None if it never is
-    lag: int = 1  # 1 of successive rows, more of a season
+    lag: int = 1  # 1 of successive rows, more of a season, 0 of near copies in any order
     each: str = "row"  # what was compared: rows, or groups by the first row of each
 
     def blocks(self, rows: int) -> int | None:
@@ -35,6 +36,8 @@ class Memory:
 
     def remedy(self, rows: int) -> str:
         """What to do about it: for one series the same, whatever blocks were given."""
+        if self.lag == 0:
+            return MESSAGES["near_copies"]
         if self.blocks(rows) is not None:
             return f"For a series, keep rows together, for example blocks={self.blocks(rows)}."
         kind = "endless" if self.outlasts(rows // FEWEST_UNITS) else "long"
@@ -46,10 +49,43 @@ class Memory:
 
 
 def memory_of(x: Table, y: Table) -> Memory | None:
+    """Find whether rows are alike on both sides, by their order or as near copies; None if not."""
+    if max(x.ndim, y.ndim) > 2 or len(x) < FEWEST:
+        return None
+    return _memory_in_order(x, y) or _near_copies(x, y)
+
+
+def _near_copies(x: Table, y: Table) -> Memory | None:
+    """Find sets of rows that are nearly copies of each other, of more equal sizes than by chance.
+
+    Independent rows that happen to be alike form sets whose sizes vary at least as the numbers of
+    a Poisson law that are not 0. Copies of each row (repeated measurements, augmented images)
+    form sets of one size, at some distance between rows up to which they are joined.
+    """
+    scores = np.unique(np.hstack([normal_scores(side) for side in (x, y)]), axis=0)
+    rows, columns = scores.shape
+    if rows < FEWEST or rows > MOST_COMPARED or rows**2 * columns > 4e9:
+        return None
+    tree = require_extra("scipy.cluster.hierarchy", "near copies", "mi").linkage(scores)
+    size = np.append(np.ones(rows), tree[:, 3])
+    first, second = tree[:, :2].astype(np.int64).T
+    squares = rows + np.cumsum(2 * size[first] * size[second])
+    sets = np.arange(rows - 1, 0, -1)
+    rate = np.geomspace(0.01, rows, 2000)
+    mean = rate / -np.expm1(-rate)
+    variance = np.interp(rows / sets, mean, mean * (1 + rate - mean))
+    special = require_extra("scipy.special", "near copies", "mi")
+    chance = special.chdtr(sets - 1, (squares - rows**2 / sets) / variance)
+    chance[(sets < 20) | (rows < 1.8 * sets)] = 1
+    # Rows of a design repeat one side exactly, and its sets are no sign of copies.
+    found = int(sets[chance.argmin()])
+    designed = any(0.8 < len(np.unique(side, axis=0)) / found < 1.2 for side in (x, y))
+    return None if chance.min() > 1e-5 or designed else Memory(rows / found, None, 0)
+
+
+def _memory_in_order(x: Table, y: Table) -> Memory | None:
     """Find whether rows that are equally far apart are alike on both sides; None if by chance."""
     rows = len(x)
-    if max(x.ndim, y.ndim) > 2 or rows < FEWEST:
-        return None
     ordered = [any(map(_is_sorted, side.T)) for side in (x, y)]
     ranks = [np.divide(mean_ranks(side), rows, order="C") for side in (x, y)]
     if any(ordered) and rows < 4 * TREND:

@@ -100,6 +100,8 @@ class Estimate:
             blocks, near = self.settings.get("blocks"), self.settings.get("groups")
             why = "nearby groups are alike" if near else "nearby rows are alike"
             why = f"blocks of {blocks} rows are too short" if blocks else why
+            if any("nearly copies" in flag.message for flag in self.flags):
+                why = f"{'groups' if near else 'rows'} are nearly copies of each other"
             return f"I(X;Y) is not certified: {why} (as if independent: {estimate} {unit})"
         if self.flagged("unresolved"):
             most = "infinite or larger than nearest neighbours can resolve"
@@ -415,11 +417,18 @@ def memory_flags(
     if memory is None:
         return
     each, lag = memory.each, memory.lag
-    seen = {**vars(memory), "remedy": memory.remedy(rows), "counted": each}
-    seen["other"] = f"the next {each}" if lag == 1 else f"the {each} {lag} {each}s later"
+    seen: dict[str, Any] = {"each": each, "remedy": memory.remedy(rows), "counted": each}
+    other = f"the next {each}" if lag == 1 else f"the {each} {lag} {each}s later"
+    near = f"Nearby {each}s are alike on both sides (rank correlation {memory.correlation:.2f}"
+    seen["alike"] = f"{near} with {other})"
     seen["those"] = "groups of one object" if each == "group" else "rows of one person or machine"
     seen["why"] = f": a series, or several {each}s of one object? Then"
-    if blocks:
+    seen["else"] = "the table was only put into this order"
+    if lag == 0:
+        sets = f"The {each}s form sets of {memory.correlation:.3g} that are nearly copies"
+        seen["alike"] = f"{sets} of each other, in more equal numbers than chance gives"
+        seen |= {"why": ". Then", "else": f"the {each}s are independent all the same"}
+    elif blocks:
         lasting = f"of {math.ceil(memory.length)} rows" if memory.length else "without an end"
         why = f", and blocks={blocks} is shorter than their memory {lasting}:"
         seen |= {"why": why, "counted": "block"}
