@@ -183,6 +183,7 @@ def test_the_row_of_the_readme_gives_what_speaks_against_it(study):
     flat, info = (mean_at_128(found, arm) for arm in ("FlatNCE", "InfoNCE"))
     between = at_128(found, "FlatNCE", "InfoNCE", "+")
     assert f"FlatNCE {flat} %, InfoNCE {info}, {between}, which is not a hypothesis" in row
+    assert "the best of four batch sizes for InfoNCE (one seed)" in row
     small = difference(found, ("FlatNCE-ESS", 32), ("InfoNCE", 128))
     words = f"{small.mean:.2f} ({small.low:.2f} to {small.high:.2f})".replace("-", "−")
     assert f"is not shown to exceed InfoNCE at batch 128**: with the ESS target {words}" in row
