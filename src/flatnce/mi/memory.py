@@ -16,7 +16,6 @@ from flatnce.mi.cleaning import FEWEST_UNITS, MESSAGES, Table, mean_ranks, norma
 LAGS = 24  # up to which rows are compared: hours of a day, months of two years
 FEWEST = 30  # rows or groups: fewer do not show a memory; of a sorted table, 4 × TREND
 TREND = 21  # rows of the moving average that is removed from a table that was sorted
-MOST_COMPARED = 5000  # rows that are searched for near copies
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ def _near_copies(x: Table, y: Table) -> Memory | None:
     """
     scores = np.unique(np.hstack([normal_scores(side) for side in (x, y)]), axis=0)
     rows, columns = scores.shape
-    if rows < FEWEST or rows > MOST_COMPARED or rows**2 * columns > 4e9:
+    if rows < FEWEST or rows > 5000 or rows**2 * columns > 4e9:  # a second, and 100 MB
         return None
     tree = require_extra("scipy.cluster.hierarchy", "near copies", "mi").linkage(scores)
     size = np.append(np.ones(rows), tree[:, 3])

@@ -10,7 +10,7 @@ from flatnce.extras import require_extra
 from flatnce.messages import check_choice, counted, html_card
 from flatnce.mi.best import METHODS as BEST_METHODS
 from flatnce.mi.best import BestEstimate
-from flatnce.mi.cleaning import Cleaning, CleanTables
+from flatnce.mi.cleaning import MESSAGES, Cleaning, CleanTables
 from flatnce.mi.fitting import FittedCritic
 from flatnce.mi.memory import Memory
 from flatnce.mi.readouts import SMALLEST, Evaluation, Readout
@@ -417,22 +417,19 @@ def memory_flags(
     if memory is None:
         return
     each, lag = memory.each, memory.lag
-    seen: dict[str, Any] = {"each": each, "remedy": memory.remedy(rows), "counted": each}
     other = f"the next {each}" if lag == 1 else f"the {each} {lag} {each}s later"
-    near = f"Nearby {each}s are alike on both sides (rank correlation {memory.correlation:.2f}"
-    seen["alike"] = f"{near} with {other})"
+    alike = MESSAGES["alike" if lag else "sets"].format(**vars(memory), other=other)
+    seen = {"each": each, "alike": alike, "remedy": memory.remedy(rows), "counted": each}
     seen["those"] = "groups of one object" if each == "group" else "rows of one person or machine"
     seen["why"] = f": a series, or several {each}s of one object? Then"
     seen["else"] = "the table was only put into this order"
     if lag == 0:
-        sets = f"The {each}s form sets of {memory.correlation:.3g} that are nearly copies"
-        seen["alike"] = f"{sets} of each other, in more equal numbers than chance gives"
         seen |= {"why": ". Then", "else": f"the {each}s are independent all the same"}
     elif blocks:
         lasting = f"of {math.ceil(memory.length)} rows" if memory.length else "without an end"
         why = f", and blocks={blocks} is shorter than their memory {lasting}:"
         seen |= {"why": why, "counted": "block"}
-    yield flag("stated", **seen) if independent else flag("dependent", **seen)
+    yield flag("stated", None, **seen) if independent else flag("dependent", None, **seen)
 
 
 def size_flags(evaluation: Evaluation, folds: int = 1) -> Iterator[Flag]:
