@@ -274,6 +274,16 @@ def test_a_module_survives_being_copied_and_pickled(entry, called):
     assert torch.equal(copy.deepcopy(loss_fn)(z1, z2), expected)
 
 
+def test_the_power_of_holder_can_be_set():
+    z1, z2 = torch.randn(2, 6, 4)
+    changed, fresh = HolderFlatNCE(gamma=2.0), HolderFlatNCE(gamma=8.0)
+    changed.gamma = 8.0
+    assert changed.gamma == 8.0 and repr(changed) == repr(fresh)
+    assert changed(z1, z2) == fresh(z1, z2)
+    with pytest.raises(ValueError, match="gamma=nan is not a number"):
+        changed.gamma = math.nan
+
+
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluating"])
 def test_keys_are_enqueued_in_training_only(training):
     queue = KeyQueue(8, 3)

@@ -477,6 +477,15 @@ class HolderFlatNCE(Objective):
         self, temperature: Temperature = 0.1, *, gamma: float = 2.0, **options: Unpack[Options]
     ) -> None:
         super().__init__(temperature, **options)
+        self.gamma = gamma
+
+    @property
+    def gamma(self) -> float:
+        """The power, which may be set."""
+        return self.power
+
+    @gamma.setter
+    def gamma(self, gamma: float) -> None:
         if not isinstance(gamma, Real | Tensor) or gamma != gamma:
             raise ValueError(f"gamma={gamma!r} is not a number; pass a real number or ±inf")
         self.power = float(gamma)
