@@ -214,6 +214,7 @@ def tables():
         "rates": rates(records),
         "fixed": fixed(records),
         "targets": targeted(records),
+        "comparison": comparison(records),
         "arms": arms(records),
         "hypotheses": main_comparison(records),
         "curve": curve(records),
