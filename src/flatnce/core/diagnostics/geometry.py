@@ -32,15 +32,16 @@ def uniformity(x: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
     return mean_potential(x).log()
 
 
-def mean_potential(x: Float[Tensor, "*steps n d"]) -> Float[Tensor, "*steps"]:
+def mean_potential(x: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
     """Mean of exp(−2‖x − y‖²) over ordered distinct pairs."""
-    n = x.shape[-2]
+    n = x.shape[0]
     if n < 2:
         raise ValueError(f"x has {n} rows; uniformity needs at least two")
-    squares = 2 * x.square().sum(dim=-1, keepdim=True)
-    exponents = (x @ x.mT).mul_(4).sub_(squares).sub_(squares.mT)
-    exponents.diagonal(dim1=-2, dim2=-1).fill_(-torch.inf)  # a row with itself does not count
-    return exponents.exp_().sum(dim=(-2, -1)) / (n * (n - 1))
+    squares = x.square().sum(dim=1)
+    distances = squares[:, None] + squares - 2 * x @ x.T
+    itself = torch.eye(n, dtype=torch.bool, device=x.device)
+    potentials = (-2 * distances.clamp_min(0)).exp().masked_fill(itself, 0.0)
+    return potentials.sum() / (n * (n - 1))
 
 
 def effective_rank(z: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
