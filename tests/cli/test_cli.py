@@ -135,6 +135,7 @@ def test_a_package_that_is_missed_late_leaves_no_folder(tmp_path, monkeypatch, c
         ),
         (ValueError("steps=0 is too small"), 2, "steps=0"),
         (RuntimeError("a bug"), None, "a bug"),
+        (ImportError("no such name", name="flatnce.core"), None, "no such name"),
     ],
     ids=[
         "interrupt",
@@ -147,6 +148,7 @@ def test_a_package_that_is_missed_late_leaves_no_folder(tmp_path, monkeypatch, c
         "with a remedy",
         "misuse",
         "a fault of our own",
+        "an import of our own that fails",
     ],
 )
 def test_what_goes_wrong_is_one_line_with_its_exit_code(monkeypatch, capsys, raised, code, words):
@@ -154,7 +156,7 @@ def test_what_goes_wrong_is_one_line_with_its_exit_code(monkeypatch, capsys, rai
     command.run.side_effect = raised
     monkeypatch.setattr(cli, "import_module", lambda _: command)
     if code is None:  # keeps its traceback
-        with pytest.raises(RuntimeError, match=words):
+        with pytest.raises(type(raised), match=words):
             main(["demo"])
     else:
         assert main(["demo"]) == code

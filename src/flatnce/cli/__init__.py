@@ -145,8 +145,10 @@ def _dispatch(name: str, arguments: list[str]) -> int:
     except ValueError as error:  # input that the package cannot use
         return _complain(f"{called}: {_said(error)}", 2)
     except (OSError, RuntimeError, ImportError) as error:
-        # Only our own RuntimeErrors are meant for users: others are bugs and keep their trace.
-        if isinstance(error, RuntimeError) and not type(error).__module__.startswith("flatnce."):
+        # Only our own RuntimeErrors are meant for users, and ImportErrors of no module: others are
+        # bugs and keep their trace.
+        own = type(error).__module__.startswith("flatnce.")
+        if getattr(error, "name", None) or (isinstance(error, RuntimeError) and not own):
             raise
         return _complain(f"{called}: {_said(error)}", 1)
 
