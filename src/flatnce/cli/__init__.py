@@ -147,8 +147,8 @@ def _dispatch(name: str, arguments: list[str]) -> int:
     except (OSError, RuntimeError, ImportError) as error:
         # Only our own RuntimeErrors are meant for users, and ImportErrors of no module: others are
         # bugs and keep their trace.
-        own = type(error).__module__.startswith("flatnce.")
-        if getattr(error, "name", None) or (isinstance(error, RuntimeError) and not own):
+        ours = type(error).__module__.startswith("flatnce.")
+        if getattr(error, "name", None) or (isinstance(error, RuntimeError) and not ours):
             raise
         return _complain(f"{called}: {_said(error)}", 1)
 
