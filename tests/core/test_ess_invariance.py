@@ -1,6 +1,7 @@
 """One ESS target is one temperature at every batch size, on Gaussian scores and on embeddings."""
 
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,9 @@ from flatnce import functional as F
 from flatnce.core.objectives.temperature import TemperatureSource
 
 TARGET = 0.3
-EMBEDDINGS = Path(__file__).parents[2] / "benchmarks" / "image_study" / "embeddings.npz"
+ROOT = Path(__file__).parents[2]
+EMBEDDINGS = ROOT / "benchmarks" / "image_study" / "embeddings.npz"
+PAGE = " ".join((ROOT / "docs/explain/effective-sample-size.md").read_text("utf-8").split())
 BATCHES = (16, 32, 128, 512)
 
 
@@ -92,7 +95,41 @@ def test_the_papers_form_asks_for_another_temperature_at_every_batch_size(record
         found[batch] = population_ess(1 / beta)
     record_property("population ESS", found)
     # 0.1274, 0.1909, 0.2585 and 0.2855 with 20,000 to 400,000 rows; the pages say two digits
-    assert list(found.values()) == pytest.approx([0.127, 0.191, 0.259, 0.286], abs=0.003)
+    expected = [0.127, 0.191, 0.259, 0.286]
+    assert list(found.values()) == pytest.approx(expected, abs=0.003)
+    shown = [f"{ess:.2f} at {batch}" for ess, batch in zip(expected, BATCHES, strict=True)]
+    first, *others = shown
+    assert (
+        f"population ESS of {first.replace('at', 'at batch')}, {', '.join(others[:2])} and" in PAGE
+    )
+    assert f"and {others[2]} (Gaussian scores)" in PAGE
+    digits = [f"{ess:.2f}" for ess in expected]
+    changes = " ".join((ROOT / "CHANGELOG.md").read_text("utf-8").split())
+    assert f"is {', '.join(digits[:3])} and {digits[3]} in the new form" in changes
+
+
+@pytest.mark.slow  # half a minute
+def test_the_table_of_gaussian_scores_is_where_the_controller_settles():
+    """Three seeds of 2,000 steps, 600 at batch 128, at the default rate."""
+    steps = {4: 2000, 16: 2000, 32: 2000, 128: 600}
+    for target in (0.3, 0.1, 0.075, 0.03):
+        row = re.search(rf"\| {target} \|((?: 0\.\d{{3}} \|){{4}})", PAGE)[1]
+        found = []
+        for batch, number in steps.items():
+            each = []
+            for seed in range(3):
+                generator = torch.Generator().manual_seed(seed)
+                start = SD / math.sqrt(-math.log(target))
+                source = TemperatureSource(EssController(target, temperature_at_start=start))
+                betas = []
+                for _ in range(number):
+                    scores = scores_of(batch, 2 * batch, generator)
+                    source.advance(contrast_at(source.beta, scores))
+                    betas.append(float(source.beta))
+                each.append(population_ess(settled(betas)))
+            found.append(sum(each) / 3)
+        shown = [float(cell) for cell in row.split("|")[:-1]]
+        assert found == pytest.approx(shown, abs=0.001), target
 
 
 # --- Embeddings of trained encoders --------------------------------------------------------------
@@ -120,3 +157,6 @@ def test_the_controller_settles_at_one_temperature_for_stored_embeddings(run, re
         found[batch] = settled(betas)
     record_property("temperatures", found)
     assert max(found.values()) / min(found.values()) < 1.1  # hypothesis H7 of the protocol
+    shown = re.search(r"the controller settles at (.*?) and at (.*?) for batches of", PAGE)
+    wanted = shown[1 if run.startswith("infonce") else 2]
+    assert list(found.values()) == pytest.approx([float(n) for n in wanted.split(", ")], abs=0.001)

@@ -54,6 +54,8 @@ def test_the_words_on_targets_and_losses_are_of_the_records(study):
         if one["piece"] == 5 and table.target_of(one) == 0.075
     ]
     assert f"settled at {min(settled):.3f} to {max(settled):.3f} at the batches" in temperature
+    ess = (docs / "explain" / "effective-sample-size.md").read_text(encoding="utf-8")
+    assert f"ended at temperatures of {min(settled):.3f} to {max(settled):.3f} at the" in ess
     tuned = difference(found, ("FlatNCE", 32), ("InfoNCE", 32))
     words = f"{tuned.mean:.2f} points (linear, {tuned.low:.2f} to {tuned.high:.2f})"
     assert words in which
@@ -71,6 +73,74 @@ def test_the_words_on_targets_and_losses_are_of_the_records(study):
     assert f"reaches {large} % (linear, five seeds)" in which
     assert f"at batch 32 ({sum(own) / len(own):.2f}, five seeds)" in which
     assert f"At 128 FlatNCE has {ours}, {at_128(found, 'FlatNCE', 'InfoNCE', '+')}" in which
+
+
+def words_of(path):
+    """The words of a page, wherever its lines break."""
+    return " ".join((STUDY.parents[1] / path).read_text(encoding="utf-8").split())
+
+
+def test_the_pages_give_the_tuning_runs_and_rates_of_the_records(study):
+    from choices import rate_at
+    from hypotheses import LEAST_MEAN
+
+    records, table = study
+    found = list(records.read_all(STUDY / "records").values())
+    readme, results, which, changes = (
+        words_of(path)
+        for path in ("README.md", "docs/results.md", "docs/which-loss.md", "CHANGELOG.md")
+    )
+    flat, info = (rate_at(128, objective, found) for objective in ("flatnce", "infonce"))
+    assert f"batch 128, {flat:g} for FlatNCE and {info:.4f} for InfoNCE, follow" in results
+    assert f"the learning rates at 128, {flat:.2f} and {info:.2f}, follow" in readme
+    assert f"misses the goal of {LEAST_MEAN}" in readme
+    assert f"The goal of {LEAST_MEAN} for FlatNCE-ESS at batch 32 is missed" in results
+    assert f"FlatNCE at batch 32 misses {LEAST_MEAN}" in changes
+    fixed = {}
+    for objective in ("flatnce", "infonce"):
+        for batch in table.BATCHES:
+            for run in table.fixed_temperatures(found, objective, batch):
+                fixed[objective, batch, run["config"]["loss"]["temperature"]] = run["evaluation"]
+
+    def best(objective, batch):
+        own = [one["linear"] for key, one in fixed.items() if key[:2] == (objective, batch)]
+        return 100 * max(own)
+
+    below = max(best("infonce", batch) for batch in table.BATCHES) - best("flatnce", 32)
+    assert f"FlatNCE at batch 32 is {below:.1f} below InfoNCE at its best batch" in results
+    nearer = 100 * (fixed["infonce", 32, 0.2]["knn_20"] - fixed["infonce", 32, 0.3]["knn_20"])
+    assert f"by kNN InfoNCE is better at 0.2, by {nearer:.2f} points" in which
+    tuned = [best(objective, 256) for objective in ("flatnce", "infonce")]
+    assert "temperatures reach {:.1f} and {:.1f}.".format(*tuned) in changes
+    held = [
+        100 * table.best(table.targets(found, objective))["evaluation"]["linear"]
+        for objective in ("flatnce", "infonce")
+    ]
+    assert "for FlatNCE ({:.1f}) and 0.3 for InfoNCE ({:.1f})".format(*held) in changes
+
+
+def test_every_mention_of_the_main_comparison_is_of_the_records(study):
+    from hypotheses import difference
+
+    found = list(study[0].read_all(STUDY / "records").values())
+    tuned = difference(found, ("FlatNCE", 32), ("InfoNCE", 32))
+    held = difference(found, ("FlatNCE-ESS", 32), ("InfoNCE-ESS", 32))
+    level = difference(found, ("FlatNCE-ESS", 32), ("FlatNCE", 32))
+    temperature, which, results = (
+        words_of(f"docs/{name}.md") for name in ("temperature", "which-loss", "results")
+    )
+    changes = words_of("CHANGELOG.md")
+    mean, interval = f"{tuned.mean:.2f}", f"{tuned.low:.2f} to {tuned.high:.2f}"
+    assert f"FlatNCE is better by {mean} points at batch 32" in temperature
+    assert f"(linear, 100 epochs, five seeds, {interval};" in temperature
+    assert f"at its tuned temperature 0.1 is better by {mean} points" in which
+    targets = f"by {held.mean:.2f} ({held.low:.2f} to {held.high:.2f})"
+    assert f"by {mean} points ({interval}) at tuned temperatures and {targets} at ESS" in changes
+    assert f"by {mean} ({interval}), and with ESS targets instead of temp" in results
+    ends = f"({level.low:.2f} to {level.high:.2f})".replace("-", "−")
+    assert f"+{level.mean:.2f} points {ends}, and at batch 128" in temperature
+    assert f"was found**: +{level.mean:.2f} {ends} for FlatNCE at batch 32" in results
+    assert f"ahead by {at_128(found, 'FlatNCE', 'InfoNCE')[:-1]}; not a" in changes
 
 
 def mean_at_128(found, arm):
@@ -344,7 +414,7 @@ def test_the_words_on_the_main_comparison_are_of_the_records(study):
 
 
 def test_the_words_on_the_temperature_curve_are_of_the_records(study):
-    from hypotheses import of_curve, spread
+    from hypotheses import of_curve, runs_of_curve, spread
 
     found = list(study[0].read_all(STUDY / "records").values())
     root = STUDY.parents[1]
@@ -360,6 +430,18 @@ def test_the_words_on_the_temperature_curve_are_of_the_records(study):
     for name in ("temperature.md", "which-loss.md"):
         text = (root / "docs" / name).read_text(encoding="utf-8")
         assert behind in text, name
+    own = words_of("docs/temperature.md")
+    assert f"at temperature 0.05 FlatNCE is above InfoNCE by {ahead} points" in own
+    (gain,) = {
+        round(one["metrics"][-1]["gain"], 2)
+        for objective in ("infonce", "flatnce")
+        for one in runs_of_curve(found, objective)
+        if one["config"]["loss"]["temperature"] == 0.5
+    }
+    assert f"temperature 0.5 (gain {gain:.2f}) InfoNCE is better" in words_of("docs/which-loss.md")
+    changes = words_of("CHANGELOG.md")
+    assert f"above InfoNCE by {ahead} points, at 0.5 InfoNCE is" in changes
+    assert f"at 0.5 InfoNCE is above FlatNCE by {behind}" in changes
     page = texts[0]
     for text in texts:
         assert f"above InfoNCE by {ahead}" in text
@@ -368,6 +450,9 @@ def test_the_words_on_the_temperature_curve_are_of_the_records(study):
     assert f"{apart(info[0.3], info[0.05])} below InfoNCE at its tuned temperature" in page
     high = apart(flat[0.1], flat[0.5]), apart(info[0.3], info[0.5])
     assert f"FlatNCE is {high[0]} below its tuned temperature, InfoNCE {high[1]}." in page
+    each = [run[tuned][seed] - run[0.5][seed] for run, tuned in ((flat, 0.1), (info, 0.3))
+            for seed in (10, 11)]  # fmt: skip
+    assert f"both are {min(each):.0f} to {max(each):.1f} points below their" in texts[1]
     run = [{at: seeds for at, seeds in curve.items() if seeds} for curve in (flat, info)]
     a, b = (spread(curve, (10, 11)) for curve in run)
     assert f"is {a:.2f} for FlatNCE and {b:.2f} for InfoNCE, a ratio of {a / b:.2f}." in page

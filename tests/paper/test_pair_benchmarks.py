@@ -109,6 +109,36 @@ def test_the_pages_give_the_scores_of_sentence_pairs():
     assert f"({target:.1f} against {statistics.fmean(ours):.1f} at a fixed scale)" in page(
         "docs/temperature.md"
     )
+    before = statistics.fmean(scores(script, results, "no training", published))
+    untrained = statistics.fmean(scores(script, results, "no training", new))
+    small = statistics.fmean(scores(script, results, "flatnce, scale 20 (default)", new))
+    best = f"{statistics.fmean(trained):.1f}"
+    assert f"loses {statistics.fmean(trained) - worse:.1f} points" in readme
+    assert f"best rate and scale; {untrained:.1f} without training)" in found
+    assert f"({before:.1f} without training)" in found
+    assert f"no clear difference ({small - statistics.fmean(library):+.1f})" in found
+    validation = {
+        (run["family"], run["value"], run["rate"]): run["validation"]
+        for run in results["tuning"]
+        if run["start"] == published
+    }
+    (start,) = {
+        round(run["validation"], 1)
+        for run in results["runs"]
+        if run["start"] == published and script.name_of(run) == "no training"
+    }
+    harmed = validation["flatnce", 20.0, 0.0001]
+    which = page("docs/which-loss.md")
+    assert f"(validation {harmed:.1f}, before training {start})" in which
+    gains = [run["gain"] for run in results["tuning"] if run["start"] == published
+             and run["family"] in ("library", "flatnce") and run["value"] == 20]  # fmt: skip
+    assert max(gains) < 0.01 and "at a gain below 0.01 at every learning rate" in which
+    assert f"improves it from {before:.1f} to {best} on held-out STS" in which
+    assert f"chosen on validation data, reaches {worse:.1f}." in which
+    assert (
+        f"is better: {statistics.fmean(ours):.1f} against {statistics.fmean(library):.1f} (["
+        in which
+    )
 
 
 def test_the_page_on_sentence_pairs_gives_the_differences_of_the_ess_targets():
