@@ -70,9 +70,41 @@ def test_the_page_of_experiments_quotes_figures_1_and_5(committed, tmp_path):
         for row in read_run(out).results["rows"]:
             cell = row["measures"][measure]
             assert form.format(cell["mean"], cell["sd"]) in page
-    said = read_run(tmp_path / "fig-mi").results["words"].popitem()[1]
-    assert len(gains := re.findall(r"gains (\S+ ± \S+) nats", said)) == 2
-    assert f"it gains {gains[0]} nats, and FlatNCE {gains[1]}." in page and "does not stop" in said
+    infonce, flatnce = (row["measures"] for row in read_run(tmp_path / "fig-mi").results["rows"])
+    sampled = [f"{own['K-sample MI']['mean']:.2f}" for own in (flatnce, infonce)]
+    assert f"below the ceiling log 63 = 4.14 ({' and '.join(sampled)})" in page
+    end, gain = read_run(tmp_path / "fig-mi").results["words"].values()
+    ahead = re.search(r"FlatNCE is ahead by (\S+ ± \S+) nats \(in all 3 seeds\)", end)
+    assert f"FlatNCE is better by {ahead[1]} in all seeds" in page
+    infonce, flatnce = (row["measures"] for row in read_run(tmp_path / "fig-ess").results["rows"])
+    negatives, both = "ESS of the negatives, first", "ESS with the positive, last"
+    first = " and ".join(f"{own[negatives]['mean']:.2f}" for own in (flatnce, infonce))
+    assert f"The ESS of the negatives starts at {first}" in page
+    (last,) = {f"{own[both]['mean']:.2f}" for own in (flatnce, infonce)}
+    assert f"With the positive among the candidates both fall to {last}." in page
+    assert len(gains := re.findall(r"gains (\S+ ± \S+) nats", gain)) == 2
+    assert f"it gains {gains[0]} nats, and FlatNCE {gains[1]}." in page and "does not stop" in gain
+
+
+def test_the_page_of_experiments_quotes_correlations_times_and_sums(committed, tmp_path):
+    page = (FOLDER.parents[2] / "docs" / "reproduce.md").read_text(encoding="utf-8")
+    out = reproduce("fig-mi-accuracy", Setting("smoke"), tmp_path / "out", store=committed)
+    large = read_run(out).results["rows"][0]["measures"]
+    rho, centred = (large[f"Pearson's ρ{end}"]["mean"] for end in ("", ", centred by epoch"))
+    assert f"first is {rho:.2f} and the second −{-centred:.2f}." in page
+    out = reproduce("fig-holder", Setting("small"), tmp_path / "holder", store=committed)
+    assert max(row["measures"]["distance after scaling by γ"]["mean"]
+               for row in read_run(out).results["rows"]) < 1e-15  # fmt: skip
+    assert "both agree to 1e-15 of their norm" in page
+    described = (FOLDER.parent / "README.md").read_text(encoding="utf-8")
+    rows = {cells[1].strip("` "): cells for line in page.splitlines()
+            if len(cells := line.split("|")) == 8}  # fmt: skip
+    for name in ("fig-mi", "table-linear"):
+        (line,) = (line for line in described.splitlines() if f"| `small` | `{name}`" in line)
+        seconds = re.search(r"(\d+) s\b", line)[1]
+        assert f"run ({seconds} s)" in rows[name][3]
+    minutes = [int(cells[4]) for cells in rows.values() if cells[4].strip().isdigit()]
+    assert f"take about {sum(minutes)} minutes of training" in page
 
 
 def test_the_page_of_experiments_quotes_tables_2_and_s3(committed, tmp_path):
