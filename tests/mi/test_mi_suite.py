@@ -4,8 +4,10 @@ import argparse
 import importlib.util
 import json
 import math
+import re
 import sys
 import types
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -153,6 +155,93 @@ def test_the_page_of_the_suite_prints_what_the_records_hold(score, capsys):
     assert f"It stays {least} when" in page
     fits = len((SUITE / "peers.jsonl").read_text().split("\n")) - 1
     assert f"`peers.jsonl` holds {fits:,} fits" in page
+
+
+def words_of(path):
+    return " ".join((ROOT / path).read_text(encoding="utf-8").split())
+
+
+def percent(part, whole):
+    return f"{100 * part / whole:.0f} %"
+
+
+def share(records, law_of, n=None, family=None):
+    """Of how many tables the two-sided interval holds the truth, and of how many there is one."""
+    held = [
+        record["low"] - 1e-9 <= law_of[record["law"]].truth <= record["high"] + 1e-9
+        for record in records
+        if record.get("low") is not None
+        and n in (None, record["n"])
+        and family in (None, law_of[record["law"]].family)
+    ]
+    return sum(held), len(held)
+
+
+def test_the_pages_give_the_score_of_the_distributions_that_were_held_back(score, capsys):
+    records = score.read([SUITE / "held_out.jsonl"])
+    score.print_errors(score.with_limit(records))
+    methods, *_, counts = capsys.readouterr().out.splitlines()
+    best = dict(zip(methods.strip("| ").split(" | ")[2:], counts.strip("| ").split(" | ")[2:],
+                    strict=True))  # fmt: skip
+    laws = len(score.HELD_OUT)
+    score.print_pairs(score.with_limit(records))
+    (row,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("| ksg |"))
+    nearer = row.strip("| ").split(" | ")[-1]
+    own = [record for record in records.values() if record["method"] == "flatnce"]
+    above = sum(record["lower"] > score.ALL_LAWS[record["law"]].truth + 1e-9 for record in own)
+    held, tables = share(own, score.ALL_LAWS)
+    many, small = (
+        percent(*share(own, score.ALL_LAWS, family=family))
+        for family in ("many columns", "small images")
+    )
+    whole = percent(held, tables)
+    readme, results, page, changes = (
+        words_of(path)
+        for path in ("README.md", "docs/results.md", "docs/mutual-information.md", "CHANGELOG.md")
+    )
+    assert f"best estimate on {laws} distributions that were held back" in readme
+    assert f"within 10 % of the best on {best['flatnce']}; nearest neigh" in readme
+    assert f"(KSG) on {best['ksg']}, canonical correlations (CCA) on {best['cca']};" in readme
+    assert f"{above} of {tables} lower limits above the truth" in readme
+    assert (
+        f"interval holds the truth in {whole}** ({held} of {tables}; many columns {many})"
+        in readme
+    )
+    assert f"KSG is closer on {nearer} distributions" in readme
+    assert f"the best estimate on {laws} held-out distributions" in results
+    counted = [best[name] for name in ("flatnce", "ksg", "gaussian-copula", "cca")]
+    assert "on {}; KSG on {}, a Gaussian copula on {}, CCA on {};".format(*counted) in results
+    assert f"no lower limit above the truth ({above} of {tables})" in results
+    assert f"the truth in {whole}** ({held} of {tables}): {many} with many columns" in results
+    assert f"{small} for small images; KSG is closer on {nearer} distributions" in results
+    assert f"On {laws} distributions that were held back it holds the truth in {held} of" in page
+    assert f"in {held} of {tables} tables ({whole}).**" in page
+    assert f"it holds the truth in {whole} of {tables} tables of held-out laws" in changes
+
+
+def test_the_pages_give_the_coverage_on_the_43_distributions_and_without_information(score):
+    own = [record for record in score.read([SUITE / "scores_20.jsonl"]).values()
+           if record["method"] == "flatnce"]  # fmt: skip
+
+    def held(*sizes):
+        found = [share(own, score.ALL_LAWS, n) for n in sizes]
+        return f"{100 * sum(a for a, _ in found) / sum(b for _, b in found):.1f} %"
+
+    page = words_of("docs/mutual-information.md")
+    _, tables = share(own, score.ALL_LAWS)
+    assert f"On the {len(score.LAWS)} distributions of `benchmarks/mi_suite`" in page
+    assert f"it holds the truth in {held(None)} of {tables:,} tables" in page
+    assert f"at n = 200 and 1,000 in {held(200, 1000)}, at 5,000 in {held(5000)}." in page
+    normal = (SUITE / "README.md").read_text(encoding="utf-8").split("## Near independence")[1]
+    counts = [int(n) for n in re.findall(r"\| (\d{3}) \(", normal.split("\n## ")[0])]
+    assert len(counts) == 10
+    least, most = 100 * min(counts) / 400, percent(max(counts), 400)
+    assert f"in {least:.0f} to {most} of 400 tables each" in page
+    lines = (SUITE / "null_tables.jsonl").read_text(encoding="utf-8").splitlines()
+    kinds = Counter(json.loads(line)["kind"] for line in lines)
+    assert set(kinds.values()) == {1000, 200}
+    assert "1,000 tables each of independent rows, categories, words and 200 columns" in page
+    assert "200 each of series with `--block auto` and of grouped rows" in page
 
 
 def test_laws_on_which_no_method_is_nearer_count_methods_with_few_tables(score, capsys):
