@@ -5,6 +5,7 @@ import math
 import re
 import runpy
 
+import numpy as np
 import pytest
 
 from flatnce import mi
@@ -17,6 +18,7 @@ METHODS_PAGE = (ROOT / "docs" / "mutual-information-methods.md").read_text(encod
 PITFALLS_PAGE = (ROOT / "docs" / "mutual-information-pitfalls.md").read_text(encoding="utf-8")
 FIGURES = ROOT / "benchmarks" / "mutual_information"
 PROMISES = {"expected": "in expectation", "limit": "in the limit", "none": "no"}
+DECIMAL = re.compile(r"(?<![\w.])\d+\.\d+(?!\.\d)")
 FLAG = re.compile(r'\bflag\("(\w+)"')
 
 
@@ -85,3 +87,51 @@ def test_the_page_of_real_tables_quotes_what_was_recorded():
     for record in records:
         printed = record["output"].split("\nthe page:")[0].rstrip()
         assert f"$ {record['command']}\n{printed}\n" in page
+
+
+BY_CLASSIFIERS = {"0.70", "97.7", "98.8", "2.21"}
+"""Of predictions that the page of real tables compares with; the next test computes them."""
+
+
+@pytest.mark.parametrize("name, by_section", [("tables", True), ("tutorial", False)])
+def test_decimals_in_the_prose_are_printed_by_the_commands(name, by_section):
+    page = (ROOT / "docs" / f"mutual-information-{name}.md").read_text(encoding="utf-8")
+    sections = re.split("^## ", page, flags=re.MULTILINE) if by_section else [page]
+    seen = 0
+    for section in sections:
+        blocks = re.compile("^```.*?^```", re.MULTILINE | re.DOTALL)
+        printed = {float(number) for number in DECIMAL.findall("".join(blocks.findall(section)))}
+        prose = re.sub(r"`[^`]*`|\]\([^)]*\)", "", blocks.sub("", section))
+        said = [number for number in DECIMAL.findall(prose) if number not in BY_CLASSIFIERS]
+        seen += len(said)
+        assert [number for number in said if float(number) not in printed] == [], section[:40]
+    assert seen > 20
+
+
+@pytest.mark.slow  # some seconds
+def test_the_page_of_real_tables_quotes_what_classifiers_reach():
+    datasets = pytest.importorskip("sklearn.datasets", reason="needs scikit-learn")
+    from sklearn.linear_model import LinearRegression, LogisticRegression
+    from sklearn.model_selection import KFold, StratifiedKFold, cross_val_predict
+    from sklearn.neighbors import KNeighborsClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    page = (ROOT / "docs" / "mutual-information-tables.md").read_text(encoding="utf-8")
+    page, found = " ".join(page.split()), []
+    x, y = datasets.load_diabetes(return_X_y=True)
+    folds = KFold(10, shuffle=True, random_state=0)
+    correlation = np.corrcoef(cross_val_predict(LinearRegression(), x, y, cv=folds), y)[0, 1]
+    assert f"a linear regression have a correlation of {correlation:.2f} with" in page
+    folds = StratifiedKFold(10, shuffle=True, random_state=0)
+    for load, model in (
+        (datasets.load_breast_cancer, make_pipeline(StandardScaler(), LogisticRegression())),
+        (datasets.load_digits, KNeighborsClassifier(3)),
+    ):
+        x, y = load(return_X_y=True)
+        found.append((cross_val_predict(model, x, y, cv=folds) == y).mean())
+    assert f"A logistic regression is right in {100 * found[0]:.1f} %" in page
+    right, wrong = found[1], 1 - found[1]
+    least = math.log(10) + right * math.log(right) + wrong * math.log(wrong / 9)
+    assert f"three neighbours is right in {100 * right:.1f} % of held-out rows" in page
+    assert f"by Fano's inequality needs at least {least:.2f}." in page
