@@ -68,6 +68,11 @@ def test_the_table_of_flags_has_a_row_for_each_that_is_raised_somewhere():
     assert raised == set(FLAGS)
 
 
+def test_the_changelog_counts_the_tasks():
+    number = sum(len(mi.tasks.suite(name)) for name in mi.tasks.SUITES)
+    assert f"{number} tasks of known truth" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
 def tables_of_pitfalls():
     """The page's tables, made from the figures that were measured."""
     figures = json.loads((FIGURES / "pitfalls.json").read_text(encoding="utf-8"))["figures"]

@@ -87,6 +87,9 @@ def test_the_pages_give_the_scores_of_two_towers():
         in temperature
     )
     assert f"by {mean:.2f} points of recall" in page("docs/which-loss.md")
+    _, low, high = paired(ours, fixed)
+    changes = page("CHANGELOG.md")
+    assert f"by {mean:.2f} points of recall ({low:.2f} to {high:.2f}, five seeds)" in changes
 
 
 def test_the_pages_give_the_scores_of_sentence_pairs():
