@@ -5,6 +5,7 @@ import os
 import secrets
 from pathlib import Path
 from threading import Timer
+from unittest.mock import Mock
 
 import pytest
 
@@ -41,17 +42,35 @@ def test_replacing_a_file_follows_no_link(tmp_path, monkeypatch):
     assert (path.read_text(), mine.read_text()) == ("first", "mine")
 
 
-def test_a_folder_that_cannot_be_read_is_not_empty(tmp_path, monkeypatch):
+def test_subfolders_are_those_shown_and_none_of_a_folder_that_is_gone(tmp_path, monkeypatch):
     for name in ("b", ".hidden"):
         (tmp_path / name).mkdir()
     (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "gone").symlink_to("missing")
     assert subfolders_of(tmp_path) == [tmp_path / "b"]
+    (tmp_path / "link").symlink_to("b")
+    assert sorted(subfolders_of(tmp_path)) == [tmp_path / "b", tmp_path / "link"]
     assert subfolders_of(tmp_path / "missing") == subfolders_of(tmp_path / "file") == []
+    # It may be removed between a look and the next.
+    monkeypatch.setattr(Path, "is_dir", lambda path: True)
+    assert run_names(tmp_path / "missing") == []
 
+
+def test_files_beside_subfolders_are_not_looked_at_one_by_one(tmp_path, monkeypatch):
+    (tmp_path / "b").mkdir()
+    (tmp_path / "file").touch()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", Mock(side_effect=AssertionError("a call for each file")))
+        found = subfolders_of(tmp_path)
+    assert found == [tmp_path / "b"]
+
+
+def test_a_folder_that_cannot_be_read_is_not_empty(tmp_path, monkeypatch):
     def refuse(path):
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("pathlib.Path.iterdir", refuse)
+    monkeypatch.setattr(os, "scandir", refuse)
     with pytest.raises(PermissionError):
         run_names(tmp_path)
 

@@ -54,8 +54,12 @@ def open_plain(path: str | os.PathLike[str]) -> BufferedReader:
 def subfolders_of(folder: Path) -> list[Path]:
     """The folders in a folder, without hidden ones; none if it is not a folder."""
     # Not by glob, for which a folder that may not be read is empty.
-    inside = folder.iterdir() if folder.is_dir() else ()
-    return [place for place in inside if place.is_dir() and not place.name.startswith(".")]
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as inside:
+        shown = (one for one in inside if not one.name.startswith("."))
+        # DirEntry.is_dir raises for a link that is a loop; for a file it makes no further call.
+        folders = (e for e in shown if (os.path.isdir(e) if e.is_symlink() else e.is_dir()))
+        return [folder / e.name for e in folders]
+    return []
 
 
 def shapes_of(tables: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
