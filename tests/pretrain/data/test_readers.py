@@ -387,6 +387,10 @@ def test_parts_with_different_classes_are_refused(photos):
         load(str(photos), "test")
     with pytest.warns(FlatnceWarning, match=r"val have diff.*would not agree: emu; .*evaluation"):
         load(str(photos), "train")  # before training
+    write_folder(photos / "test", {"owl": 1, "cat": 2})  # the evaluation then reads no val
+    assert len(load(str(photos), "train")) == 5
+    with pytest.raises(DamagedData, match="would not agree: emu"):
+        load(str(photos), "validation")
 
 
 def test_a_folder_without_images_is_refused(tmp_path):
