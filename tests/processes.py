@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from flatnce import DHEL, EssController, FlatNCE, InfoNCE, KeyQueue, Monitor, SigLIP
 from flatnce import LearnedTemperature as Learned
 from flatnce import functional as F
-from flatnce.core import faults
+from flatnce.core import distributed, faults
 from flatnce.core.objectives.base import Objective
 from flatnce.functional import Contrast
 from flatnce.integrations.lightly import FlatNCELoss
@@ -220,6 +220,26 @@ def temperatures(share: Share, name: str) -> Tensor:
     return torch.stack(found)
 
 
+class Undefined(torch.autograd.Function):
+    """The identity without a gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, parameter: Tensor) -> Tensor:
+        return parameter.view_as(parameter)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> None:
+        return None
+
+
+def undefined_gradient(share: Share) -> Tensor:
+    """A mean of gradients of which the second process has none."""
+    parameter = torch.ones((), requires_grad=True)
+    shared = distributed.with_mean_gradient(parameter)
+    (shared if share.rank == 0 else Undefined.apply(shared)).backward()
+    return parameter.grad
+
+
 # Monitor.
 
 
@@ -321,6 +341,7 @@ def run(share: Share) -> dict[str, Any]:
     found["fault elsewhere"] = fault_elsewhere(share)
     if share.world > 1:
         found |= {f"temperature {name}": temperatures(share, name) for name in TEMPERATURES}
+        found["undefined gradient"] = undefined_gradient(share)
         if share.rank == 0:  # without gradient a learned temperature is not collective
             with torch.no_grad():
                 found["by itself"] = TEMPERATURES["learned"]()(*noisy(0, 0))

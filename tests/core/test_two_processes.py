@@ -83,6 +83,10 @@ def test_without_gradient_a_learned_temperature_waits_for_no_other_process(resul
     assert float(results[0]["by itself"]) > 0
 
 
+def test_an_undefined_gradient_counts_as_zero_in_the_mean_over_processes(results):
+    assert [float(found["undefined gradient"]) for found in results[:2]] == [0.5, 0.5]
+
+
 # --- Monitor -------------------------------------------------------------------------------------
 
 

@@ -94,11 +94,21 @@ def device_for(local: Shaped[Tensor, "..."]) -> torch.device:
     return torch.device("cuda") if move else local.device
 
 
+class _MeanGradient(torch.autograd.Function):
+    """The identity, whose backward averages the gradient over processes, also an undefined one."""
+
+    @staticmethod
+    def forward(ctx: Any, parameter: Tensor) -> Tensor:
+        return parameter.view_as(parameter)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return mean(gradient)
+
+
 def with_mean_gradient(parameter: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
     """A parameter whose gradient is the mean over processes; the backward pass is collective."""
     if not is_active():
         return parameter
-    shared = parameter.view_as(parameter)
-    if shared.requires_grad:
-        shared.register_hook(mean)  # type: ignore[no-untyped-call]
+    shared: Tensor = _MeanGradient.apply(parameter)
     return shared
