@@ -48,8 +48,8 @@ def must_not_read(tensor: Tensor) -> bool:
     return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
-def is_recomputed() -> bool:
-    """Whether this runs in a backward pass, in which activation checkpointing calls it again."""
+def in_backward_pass() -> bool:
+    """Whether this runs in a backward pass; always false in a compiled graph."""
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 

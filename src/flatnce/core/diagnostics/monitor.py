@@ -62,8 +62,6 @@ class Snapshot:
     objective: str = ""  #: name of the objective
     unit_rows: bool = True  #: whether scores are cosines over the temperature
     layout: str = "two_view"  #: name of its layout
-    #: whether the loss was computed in a backward pass, as activation checkpointing does again
-    recomputed: bool = field(default_factory=faults.is_recomputed, repr=False)
     rows: PlainRows | None = field(default=None, init=False, repr=False)
 
     @staticmethod
@@ -71,7 +69,6 @@ class Snapshot:
         """The batch of a loss in closed form; contrast and loss are computed when read."""
         found = object.__new__(Snapshot)
         found.__dict__.update(rows=rows, objective=objective, unit_rows=unit_rows, layout=layout)
-        found.__dict__["recomputed"] = faults.is_recomputed()
         return found
 
     def __getattr__(self, name: str) -> Any:
@@ -199,8 +196,6 @@ class Monitor(PreciseState):
         """
         if not isinstance(last, Snapshot | Contrast):
             raise ValueError(f"last has type {type(last).__name__}; pass loss_fn.last")
-        if last.recomputed if isinstance(last, Snapshot) else faults.is_recomputed():
-            return  # the step was added in the forward pass
         step = _step_of(last, self.rows)
         like = step.rows["positive"]
         if self.totals.device != like.device:

@@ -307,6 +307,9 @@ class Objective(nn.Module, ABC):
     """Whether kernels are chosen as in a captured CUDA graph; set before warm-up steps, so that
     they compute the same numbers as the captured ones."""
 
+    _has_moved = False
+    """Whether the last call outside a backward pass moved the temperature or the queue."""
+
     learns_scale: ClassVar[bool] = False
     """Whether the scale is learned from the start, so that the temperature cannot be replaced."""
 
@@ -379,6 +382,9 @@ class Objective(nn.Module, ABC):
         Over several processes a call is collective where the temperature is learned (with a
         gradient) or held by a controller (in training), even if nothing is gathered.
 
+        With a controller, a schedule or a queue, a call that ``torch.utils.checkpoint`` repeats
+        in the backward pass is an error. A compiled loss inside a checkpoint cannot notice this.
+
         Arguments:
             z1: (b, d) embeddings.
             z2: (b, d), row i the positive of row i of ``z1``; may be left out with ``labels``.
@@ -390,13 +396,15 @@ class Objective(nn.Module, ABC):
         """
         if not isinstance(z1, Tensor):
             check_embeddings("z1", z1)
-        if faults.is_recomputed() and self.training:
-            if self.queue is not None or self.temperature_source.moves:
-                raise RuntimeError(
-                    f"{type(self).__name__} was called in the backward pass, where activation "
-                    "checkpointing repeats a call after the temperature or queue has changed; "
-                    "call it outside torch.utils.checkpoint, or after eval()"
-                )
+        moves = self.training and (self.queue is not None or self.temperature_source.moves)
+        if not faults.in_backward_pass():
+            self.__dict__["_has_moved"] = moves
+        elif moves and self._has_moved:
+            raise RuntimeError(
+                f"{type(self).__name__} was called in the backward pass, where activation "
+                "checkpointing repeats a call after the temperature or queue has changed; "
+                "checkpoint the encoder and call the loss outside"
+            )
         views = (z1, *more) if z2 is None else (z1, z2, *more)
         batch = Batch(
             views,
