@@ -280,8 +280,14 @@ def test_the_power_of_holder_can_be_set():
     changed.gamma = 8.0
     assert changed.gamma == 8.0 and repr(changed) == repr(fresh)
     assert changed(z1, z2) == fresh(z1, z2)
+    number = nn.Parameter(torch.tensor(8.0), requires_grad=False)
+    assert HolderFlatNCE(gamma=number).gamma == 8.0 and not [*changed.parameters()]
+    changed.gamma = number
+    assert changed(z1, z2) == fresh(z1, z2) and not [*changed.parameters()]
     with pytest.raises(ValueError, match="gamma=nan is not a number"):
         changed.gamma = math.nan
+    with pytest.raises((ValueError, TypeError), match="gamma"):  # or jaxtyping's, before it
+        changed.gamma = nn.Linear(2, 2)
 
 
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluating"])

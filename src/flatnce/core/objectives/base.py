@@ -479,8 +479,8 @@ class Objective(nn.Module, ABC):
         self.temperature_source = TemperatureSource(temperature)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Call the setter for a value that is a module, which torch would register."""
-        if name in ("temperature", "layout"):
+        """Call a property's setter for modules and parameters, which torch would register."""
+        if isinstance(getattr(type(self), name, None), property):
             object.__setattr__(self, name, value)
         else:
             super().__setattr__(name, value)

@@ -474,7 +474,11 @@ class HolderFlatNCE(Objective):
     """
 
     def __init__(
-        self, temperature: Temperature = 0.1, *, gamma: float = 2.0, **options: Unpack[Options]
+        self,
+        temperature: Temperature = 0.1,
+        *,
+        gamma: float | Tensor = 2.0,
+        **options: Unpack[Options],
     ) -> None:
         super().__init__(temperature, **options)
         self.gamma = gamma
@@ -485,7 +489,7 @@ class HolderFlatNCE(Objective):
         return self.power
 
     @gamma.setter
-    def gamma(self, gamma: float) -> None:
+    def gamma(self, gamma: float | Tensor) -> None:
         if not isinstance(gamma, Real | Tensor) or gamma != gamma:
             raise ValueError(f"gamma={gamma!r} is not a number; pass a real number or ±inf")
         self.power = float(gamma)
