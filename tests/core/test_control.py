@@ -18,9 +18,9 @@ from flatnce import EssController, FlatNCE, KeyQueue, LearnedTemperature, Monito
 from flatnce import functional as F
 from flatnce.core import distributed
 from flatnce.core.control import Cosine, Schedule
-from flatnce.integrations.lightly import FlatNCELoss
 from flatnce.core.direct import MOST_ABOVE
 from flatnce.core.objectives.temperature import TemperatureSource, _moments
+from flatnce.integrations.lightly import FlatNCELoss
 from forked import run_forked
 from layouts import random
 from saved import saved_and_loaded
@@ -208,7 +208,7 @@ def test_a_loss_that_has_changed_is_not_computed_again_in_the_backward_pass(reen
 
     for state in ({"temperature": EssController(0.3)}, {"queue": KeyQueue(32, z1.shape[1])}):
         loss_fn = FlatNCE(**state)
-        said = "^FlatNCE was called in the backward pass.*; checkpoint the encoder and call the loss"
+        said = "^FlatNCE was called in the backward pass.*; checkpoint the encoder and call"
         with pytest.raises(RuntimeError, match=said):
             gradient(loss_fn, recomputed=True)
         loss_fn.eval()
