@@ -156,6 +156,18 @@ def test_the_readme_shows_what_its_code_prints():
     assert re.fullmatch(wanted, printed, re.DOTALL), printed
 
 
+@pytest.mark.slow
+def test_untrained_networks_do_on_digits_what_the_readme_says(tmp_path):
+    """Where this fails, so does the advice not to judge by digits."""
+    from flatnce.pretrain import preset, train
+    from flatnce.pretrain.evaluation import evaluate_run
+
+    train(preset("digits").override(epochs=1, tensorboard=False), tmp_path / "run")
+    (linear,) = evaluate_run(tmp_path / "run", "linear", step=0, device="cpu")
+    said = re.search(r"untrained networks reach (\d+) %, too", README)
+    assert said and linear["top1"] == pytest.approx(int(said[1]) / 100, abs=0.02)
+
+
 def test_the_readme_installs_extras_that_exist():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     for command in COMMANDS:

@@ -68,9 +68,26 @@ def test_the_controller_settles_at_one_temperature_for_gaussian_scores(gaussian,
         assert population_ess(temperature) == pytest.approx(TARGET, abs=0.02)
 
 
+SMALLEST = {0.1: 16, 0.075: 32}
+"""The targets that hold, and the smallest batch for each."""
+
+
+def test_the_pages_name_the_targets_that_hold():
+    (first, small), (second, large) = SMALLEST.items()
+    readme, temperature = (
+        " ".join((ROOT / path).read_text("utf-8").split())
+        for path in ("README.md", "docs/temperature.md")
+    )
+    words = f"at least {first} gives nearly the same temperature at every batch size from {small}"
+    assert f"{words} on, and {second} from {large} on." in readme
+    assert f"{words} images on, and {second} from {large} on**" in temperature
+    assert f"it is at least {first} and a batch has at least {small} images" in PAGE
+    assert f"The target {second}, which" in PAGE and f"needs at least {large} images" in PAGE
+
+
 @pytest.mark.parametrize(
     "target, batch, holds",
-    [(0.1, 16, True), (0.075, 32, True), (0.03, 16, False)],
+    [*((*found, True) for found in SMALLEST.items()), (0.03, 16, False)],
 )
 def test_the_smallest_target_that_holds_at_a_batch_size(target, batch, holds):
     """As the page on the effective sample size says; the controller starts where it should end."""
