@@ -19,5 +19,5 @@ def require_extra(module: str, purpose: str, extra: str = "train") -> ModuleType
     except Exception as error:  # of a torchvision for another torch, say
         raise ImportError(
             f"{purpose} needs {module}, which cannot be imported ({type(error).__name__}: {error}"
-            "); install it again, `flatnce doctor` checks the installation"
+            "); install it again (`flatnce doctor` checks the installation)"
         ) from error

@@ -9,8 +9,10 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from email.message import Message
 from importlib import import_module
 from unittest.mock import Mock
+from urllib.error import HTTPError
 
 import pytest
 
@@ -136,6 +138,7 @@ def test_a_package_that_is_missed_late_leaves_no_folder(tmp_path, monkeypatch, c
         (ValueError("steps=0 is too small"), 2, "steps=0"),
         (RuntimeError("a bug"), None, "a bug"),
         (ImportError("no such name", name="flatnce.core"), None, "no such name"),
+        (HTTPError("", 404, "Not Found", Message(), io.BytesIO()), 1, "HTTP Error 404"),
     ],
     ids=[
         "interrupt",
@@ -149,6 +152,7 @@ def test_a_package_that_is_missed_late_leaves_no_folder(tmp_path, monkeypatch, c
         "misuse",
         "a fault of our own",
         "an import of our own that fails",
+        "a failed download",
     ],
 )
 def test_what_goes_wrong_is_one_line_with_its_exit_code(monkeypatch, capsys, raised, code, words):

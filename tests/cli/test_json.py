@@ -1,13 +1,14 @@
 """Every command: its ``--json`` is one document, and its lines fit a terminal of 80 columns."""
 
 import json
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from export_subjects import write_run
-from flatnce.cli import COMMANDS, main
+from flatnce.cli import COMMANDS, console, main
 from made_runs import write_pairs
 
 slow = pytest.mark.slow
@@ -63,6 +64,12 @@ def test_json_is_one_document_and_nothing_else(command, capfd):
 
     found = json.loads(line, parse_constant=refuse)
     assert key in (found[0] if isinstance(found, list) else found)
+
+
+def test_json_needs_no_pass_over_what_it_can_hold(monkeypatch, capsys):
+    monkeypatch.setattr(console, "plain", Mock(side_effect=AssertionError))
+    console.print_json({"runs": [{"name": "first", "linear": 0.5}], None: True})
+    assert capsys.readouterr().out == '{"runs": [{"name": "first", "linear": 0.5}], "null": true}\n'
 
 
 RUN = "--epochs 1 --batch-size 192 --pool 64 --no-tensorboard --device cpu --view-size 4"

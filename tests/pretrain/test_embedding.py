@@ -260,7 +260,7 @@ def test_a_torchvision_that_cannot_be_imported_is_one_line(encoder, photos, monk
         assert main(command) == 1
         said = capsys.readouterr().err.splitlines()[-1]
         assert "which cannot be imported (RuntimeError: operator torchvision::nms" in said
-        assert said.endswith("); install it again, `flatnce doctor` checks the installation")
+        assert said.endswith("); install it again (`flatnce doctor` checks the installation)")
 
 
 def test_files_that_cannot_be_read_are_skipped_if_asked(encoder, photos, capsys):

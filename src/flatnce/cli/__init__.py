@@ -145,10 +145,11 @@ def _dispatch(name: str, arguments: list[str]) -> int:
     except ValueError as error:  # input that the package cannot use
         return _complain(f"{called}: {_said(error)}", 2)
     except (OSError, RuntimeError, ImportError) as error:
-        # Only our own RuntimeErrors are meant for users, and ImportErrors of no module: others are
-        # bugs and keep their trace.
+        # Only our own RuntimeErrors are meant for users, and ImportErrors that name no module
+        # (those of require_extra): others are bugs and keep their trace.
         ours = type(error).__module__.startswith("flatnce.")
-        if getattr(error, "name", None) or (isinstance(error, RuntimeError) and not ours):
+        named = isinstance(error, ImportError) and error.name
+        if named or (isinstance(error, RuntimeError) and not ours):
             raise
         return _complain(f"{called}: {_said(error)}", 1)
 
