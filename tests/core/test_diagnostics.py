@@ -642,6 +642,7 @@ def test_mi_that_never_changes_is_not_learning(values, kind):
     assert verdict_on(moving).kind == "healthy"  # the temperature may hold MI
     fixed = [{**one, "temperature": 0.1} for one in history]
     assert verdict_on(fixed).kind == kind
+    assert verdict_on([*fixed[:1], *history[1:]]).kind == kind  # one record knows it
     early = [{**one, "steps": 10} for one in history]
     assert verdict_on(early).kind == "undecided"
 

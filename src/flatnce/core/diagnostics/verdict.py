@@ -24,6 +24,7 @@ UNIFORM_ESS = 0.97
 IDLE_SHARE = 0.05  # of the ceiling: a lower MI, or a smaller change since the start
 STILL_RECORDS = 5
 STILL_SHARE = 0.5  # of the ceiling: a higher MI may stay where it is while the encoder learns
+STILL_RATIO = 1.05  # of temperatures: a larger one is a temperature that moves
 EVIDENCE_STEPS = 100  # and one epoch, where that is known
 
 NEEDED = ("gain", "ess", "mi", "mi_ceiling")
@@ -136,15 +137,16 @@ def _holding(history: History) -> Iterator["Rule"]:
 def _still(history: History) -> str:
     """That a low MI has hardly changed since the first record, in words; else empty.
 
-    A temperature that moves can hold MI while the encoder learns, so nothing is said of it.
+    A temperature that moves can hold MI while the encoder learns, so nothing is said of a run
+    whose temperature has ever moved.
     """
     records = [record for record in history if not not_finite(record)]
     mi = sorted(record["mi"] for record in records)
     if len(mi) < STILL_RECORDS:
         return ""
     ceiling = records[-1]["mi_ceiling"]
-    temperatures = [record.get("temperature", 1.0) for record in records]
-    moves = max(temperatures) > (1 + IDLE_SHARE) * min(temperatures)
+    temperatures = [record["temperature"] for record in records if "temperature" in record]
+    moves = max(temperatures, default=1.0) > STILL_RATIO * min(temperatures, default=1.0)
     if moves or mi[-1] > STILL_SHARE * ceiling or mi[-1] - mi[0] > IDLE_SHARE * ceiling:
         return ""
     return f", and {mi[0]:.2f} to {mi[-1]:.2f} in all {len(mi)} records"
