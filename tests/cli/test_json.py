@@ -68,8 +68,8 @@ def test_json_is_one_document_and_nothing_else(command, capfd):
 
 def test_json_needs_no_pass_over_what_it_can_hold(monkeypatch, capsys):
     monkeypatch.setattr(console, "plain", Mock(side_effect=AssertionError))
-    console.print_json({"runs": [{"name": "first", "linear": 0.5}], None: True})
-    assert capsys.readouterr().out == '{"runs": [{"name": "first", "linear": 0.5}], "null": true}\n'
+    console.print_json({"runs": [{"linear": 0.5}], None: True})
+    assert capsys.readouterr().out == '{"runs": [{"linear": 0.5}], "null": true}\n'
 
 
 RUN = "--epochs 1 --batch-size 192 --pool 64 --no-tensorboard --device cpu --view-size 4"
