@@ -46,6 +46,17 @@ def paired(ours, theirs):
     return mean, mean - half, mean + half
 
 
+def test_the_best_scales_of_flatnce_have_a_small_ess():
+    best = {"two_towers": "FlatClipLoss, learned", "sentence_pairs": "flatnce, scale 80 (best)"}
+    found = []
+    for name, row in best.items():
+        script, results = benchmark(name)
+        runs = [run for run in results["runs"] if script.name_of(run) == row]
+        found += [run["ess"] for run in runs if run.get("ess") is not None]
+    assert len(found) >= 8 and max(found) < 0.01
+    assert "where FlatNCE's best scales have an ESS below 0.01" in page("docs/temperature.md")
+
+
 @pytest.mark.parametrize("name", ["two_towers", "sentence_pairs"])
 def test_the_tables_are_those_of_the_results(name):
     script, results = benchmark(name)
