@@ -75,11 +75,15 @@ def test_inductor_has_no_graph_break_and_the_same_numbers(case, compiler):
 # --- Operators -----------------------------------------------------------------------------------
 
 
-def operands(masked: bool, same: bool) -> tuple:
+def operands(masked: bool, same: bool, keys: bool = True, dtype=torch.float64) -> tuple:
     """Arguments of the chunked kernel's operator, over several blocks."""
-    n, m = 7, 9
-    anchors, keys = random(n, 3).requires_grad_(), random(m, 3, seed=1).requires_grad_()
-    beta = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+    n, m = 7, 9 if keys else 7
+    anchors, keys = (
+        random(size, 3, seed=seed).to(dtype).requires_grad_() if size else None
+        for seed, size in enumerate((n, m * keys))
+    )
+    wide = torch.promote_types(dtype, torch.float32)
+    beta = torch.tensor(2.0, dtype=wide, requires_grad=True)
     left_out = torch.zeros(n, m, dtype=torch.bool) if masked else None
     if left_out is not None:
         left_out[1, 4] = left_out[6, 0] = True
@@ -97,20 +101,30 @@ not_a_leaf = pytest.mark.filterwarnings(
 @not_a_leaf
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("same", [False, True])
-def test_the_chunked_operator_is_registered_as_torch_wants_it(masked, same, small_blocks):
-    every_extra = (True, True, True)
-    torch.library.opcheck(
-        torch.ops.flatnce.chunked_statistics.default, (*operands(masked, same), *every_extra)
-    )
+@pytest.mark.parametrize("keys", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_chunked_operator_is_registered_as_torch_wants_it(
+    masked, same, keys, dtype, small_blocks
+):
+    inputs = (*operands(masked, same, keys, dtype), True, True, True)
+    torch.library.opcheck(torch.ops.flatnce.chunked_statistics.default, inputs)
 
 
 @pytest.mark.parametrize("wanted", [(True, True, True), (True, False, False)])
-def test_the_chunked_gradient_operator_is_registered_as_torch_wants_it(wanted, small_blocks):
-    arguments = [t.detach() if isinstance(t, Tensor) else t for t in operands(True, False)]
+@pytest.mark.parametrize("keys", [True, False])
+@pytest.mark.parametrize("with_beta", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_chunked_gradient_operator_is_registered_as_torch_wants_it(
+    wanted, keys, with_beta, dtype, small_blocks
+):
+    inputs = operands(True, False, keys, dtype)
+    arguments = [t.detach() if isinstance(t, Tensor) else t for t in inputs]
     found = torch.ops.flatnce.chunked_statistics(*arguments, True, False, False)
-    incoming = [random(7, seed=place) if there else None for place, there in enumerate(wanted)]
+    incoming = [
+        random(7, seed=place).to(found[0]) if there else None for place, there in enumerate(wanted)
+    ]
     torch.library.opcheck(
-        torch.ops.flatnce.chunked_gradient.default, (*arguments, *found[:3], *incoming, True)
+        torch.ops.flatnce.chunked_gradient.default, (*arguments, *found[:3], *incoming, with_beta)
     )
 
 

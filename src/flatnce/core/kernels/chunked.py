@@ -155,7 +155,8 @@ def _statistics(
     *wanted: bool,
 ) -> tuple[Tensor, ...]:
     """The forward pass; without keys the anchors are both sides."""
-    keys = anchors if keys is None else keys
+    anchors = anchors.to(beta.dtype)  # half rows, which only pairs made by hand have
+    keys = anchors if keys is None else keys.to(beta.dtype)
     n, m, (mean, expected, extremes) = anchors.shape[0], keys.shape[0], wanted
     scaled, exclusion = beta * anchors, Exclusion(selection)
     block = min(n, ROWS) * min(m, COLUMNS)
@@ -181,7 +182,8 @@ def _gradients(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The backward pass; without keys the anchors get the whole gradient."""
     lse, lse2, count, to_lse, to_lse2, to_mean, with_beta = given
-    shared, keys = keys is None, anchors if keys is None else keys
+    shared, anchors = keys is None, anchors.to(beta.dtype)
+    keys = anchors if keys is None else keys.to(beta.dtype)
     n, m = anchors.shape[0], keys.shape[0]
     to_anchors, to_keys = anchors.new_zeros(anchors.shape), keys.new_zeros(keys.shape)
     scaled = beta * anchors

@@ -37,12 +37,14 @@ def as_operator(
     """The dense kernel's statistics by another kernel; first derivatives only.
 
     Arguments:
-        name: That of the operators begins so.
+        name: Prefix of the operators' names.
         statistics: Takes anchors, keys, beta, the selection, the type of the products, and which
             extras are wanted; returns log-sum-exps, number, mean, largest, expectation, and the
             places of the extremes, empty where they are not wanted.
-        gradients: Takes the same with log-sum-exps, number, and their gradients in place of the
-            extras, and whether that of beta is needed; returns those of anchors, keys and beta.
+        gradients: Takes, in place of the extras, the two log-sum-exps, the number, the gradients
+            of both log-sum-exps and of the mean (each may be None), and whether beta needs a
+            gradient; returns the gradients of anchors, keys and beta. Without keys, that of the
+            anchors is the whole, and that of the keys is empty.
         mirrored: Whether keys that are the anchors may be passed as None, with this selection.
     """
 
