@@ -16,6 +16,7 @@ from flatnce.paper.reproduce.analyses import (
     checkpoint_points,
     costs,
     gaps,
+    growth,
     mi_and_accuracy,
     speed_up,
 )
@@ -188,10 +189,13 @@ def test_gaps_between_batch_sizes_stand_beside_the_papers(monkeypatch):
     found = runs_of("fig-batch-size", made)
     said = gaps(found, "Cost", "linear", entry["pairs"])["Cost"]
     assert said == "InfoNCE at 128 minus InfoNCE at 16: 6.00 % (the paper: 7.5 %)."
+    pairs = [{**entry["pairs"][0], "first": {"objective": "infonce"}, "second": {"batch_size": 1}}]
+    said = gaps(found, "Cost", "linear", pairs)["Cost"]  # two groups, both of the first end
+    assert said == "these batch sizes are not trained at this scale."
 
 
-@pytest.mark.parametrize(("last", "ends"), [(2.5, "that part of the claim is not"), (2.0, "K.")])
-def test_what_is_gained_after_half_of_the_epochs_says_whether_infonce_stops(last, ends):
+@pytest.mark.parametrize(("last", "stops"), [(2.5, False), (2.0, True), (2.0004, True)])
+def test_what_is_gained_after_half_of_the_epochs_says_whether_infonce_stops(last, stops):
     lines = [
         {"step": int(10 * epoch), "epoch": epoch, "pool_mi": mi, "mi": 3.0, "mi_ceiling": 4.0}
         for epoch, mi in zip((1.0, 2.0, 3.0, 4.0), (1.0, 2.0, 2.25, last), strict=True)
@@ -207,7 +211,10 @@ def test_what_is_gained_after_half_of_the_epochs_says_whether_infonce_stops(last
         f"InfoNCE gains {last - 2:.3f} nats, and its K-sample MI ends at 75.00"
     )
     assert "; FlatNCE gains 12.000 nats, and its K-sample MI ends at 90.00 % of log" in found
-    assert ends in found and ("not seen" in found) == (last > 2)
+    assert found.endswith(" of log K." if stops else "is still below log K.")
+    assert ("InfoNCE does not stop" in found) == (not stops)
+    (said,) = growth(runs_of("fig-mi", made[1:]), "x", "pool-mi", "InfoNCE grows.").values()
+    assert said.startswith("FlatNCE gains 12.000") and said.endswith(" of log K.")
 
 
 @pytest.mark.parametrize("scale", ["smoke", "small"])

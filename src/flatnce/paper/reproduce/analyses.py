@@ -102,7 +102,7 @@ class Group:
         results: list[dict[str, Any]] = []
         for run in self.runs:
             step = None if epoch is None or run.failure else run.step_at(epoch)
-            results += [{}] if run.failure else evaluations(run, protocol, step, **options)[:1]
+            results += [{} if run.failure else evaluations(run, protocol, step, **options)[0]]
         return results
 
     def row(self, cells: Mapping[str, Any], **more: Any) -> dict[str, Any]:
@@ -321,6 +321,8 @@ def by_variable(
 
 # Sentences.
 
+GROWN = 0.005  # nats; a smaller gain is not called growth
+
 
 def ahead(runs: Runs, measure: str, topic: str, split: str | None = None) -> dict[str, str]:
     """Which objective is ahead in a measure; with ``split``, per value of that variable."""
@@ -343,8 +345,9 @@ def gaps(
     """
     parts = []
     for pair in pairs:
-        ends = [*runs.where(**pair["first"]), *runs.where(**pair["second"])]
-        if len(ends) == 2:
+        found = [runs.where(**pair[end]) for end in ("first", "second")]
+        if all(found):
+            ends = [groups[0] for groups in found]
             first, second = (runs.values(group, measure) for group in ends)
             names = [f"{group.label} at {group.variables['batch_size']}" for group in ends]
             gap = cell_text(cell(difference(first, second)["values"], MEASURES[measure]["unit"]))
@@ -353,7 +356,10 @@ def gaps(
 
 
 def growth(runs: Runs, topic: str, measure: str, grows: str) -> dict[str, str]:
-    """What each objective gains in the second half of training; ``grows`` if InfoNCE does."""
+    """What each objective gains in the second half of training.
+
+    If InfoNCE gains in every run, the sentence ``grows`` is added.
+    """
     parts, gained = [], Values()
     for group in runs.groups:
         curve = group.curve(MEASURES[measure]["key"])
@@ -362,7 +368,7 @@ def growth(runs: Runs, topic: str, measure: str, grows: str) -> dict[str, str]:
         share = cell_text(cell(runs.values(group, "saturation"), "share"))
         gain = cell_text(cell(gains, MEASURES[measure]["unit"]))
         parts.append(f"{group.label} gains {gain}, and its K-sample MI ends at {share} of log K")
-    always = all(gain is not None and gain > 0 for gain in gained)
+    always = bool(gained) and all(gain is not None and gain >= GROWN for gain in gained)
     return {topic: f"{'; '.join(parts)}.{f' {grows}' if always else ''}"}
 
 

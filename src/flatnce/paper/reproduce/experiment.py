@@ -99,8 +99,10 @@ class Experiment:
     sets: Mapping[str, Sequence[str]] = field(default_factory=dict)  #: to transfer to, by scale
     epoch: Mapping[str, float] | None = None  #: at which to measure; at the end by default
     columns: Sequence[str] = ()  #: the measures in its table
-    charts: Sequence[Mapping[str, Any]] = ()  #: arguments of ``by_variable`` or ``by_epoch``
-    words: Sequence[Mapping[str, Any]] = ()  #: arguments of ``ahead``, ``gaps`` or ``growth``
+    #: arguments of ``by_variable`` if they have ``variable``, else of ``by_epoch``
+    charts: Sequence[Mapping[str, Any]] = ()
+    #: arguments of ``gaps`` if they have ``pairs``, of ``growth`` if ``grows``, else of ``ahead``
+    words: Sequence[Mapping[str, Any]] = ()
     #: the function that makes the findings; by default from columns, charts and words
     analyse: str = "analyses:describe"
     #: name, title and caption of the charts that ``analyse`` draws
