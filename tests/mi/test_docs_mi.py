@@ -84,6 +84,17 @@ def test_the_page_of_pitfalls_quotes_what_was_measured(name, table):
     assert table in PITFALLS_PAGE
 
 
+def test_the_pages_count_dependent_rows_as_recorded():
+    folder = ROOT / "benchmarks" / "mi_suite"
+    record = json.loads((folder / "dependence.json").read_text(encoding="utf-8"))
+    script = runpy.run_path(str(folder / "dependence.py"))
+    assert f"{script['table'](record)}\n\n" in METHODS_PAGE
+    assert f"{script['table_of_limits'](record)}\n\n" in PITFALLS_PAGE
+    names = {part: [row["rows"] for row in record[part.lower()]]
+             for part in ("INDEPENDENT", "DEPENDENT", "UNSEEN")}  # fmt: skip
+    assert names == {part: list(script[part]) for part in names}
+
+
 def test_the_page_of_real_tables_quotes_what_was_recorded():
     page = (ROOT / "docs" / "mutual-information-tables.md").read_text(encoding="utf-8")
     file = ROOT / "benchmarks" / "mi_suite" / "real_tables.json"
