@@ -84,6 +84,17 @@ def test_the_page_of_pitfalls_quotes_what_was_measured(name, table):
     assert table in PITFALLS_PAGE
 
 
+def test_the_page_of_pitfalls_subtracts_what_its_table_shows():
+    section = PITFALLS_PAGE.split("## The maximum over the test history")[1].split("\n## ")[0]
+    rows = [line.split("|")[3:5] for line in section.splitlines() if " ± " in line]
+    apart = [
+        np.subtract(*(float(cell.split(" ± ")[0].replace("−", "-")) for cell in row))
+        for row in rows
+    ]
+    words = "{:.3f} for a truth of 0, and {:.3f} for a truth of 1.02".format(*apart)
+    assert words in " ".join(section.split())
+
+
 def test_the_pages_count_dependent_rows_as_recorded():
     folder = ROOT / "benchmarks" / "mi_suite"
     record = json.loads((folder / "dependence.json").read_text(encoding="utf-8"))
