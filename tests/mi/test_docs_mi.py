@@ -130,6 +130,12 @@ def test_decimals_in_the_prose_are_printed_by_the_commands(name, by_section):
         printed = {float(number) for number in DECIMAL.findall("".join(blocks.findall(section)))}
         prose = re.sub(r"`[^`]*`|\]\([^)]*\)", "", blocks.sub("", section))
         said = [number for number in DECIMAL.findall(prose) if number not in BY_CLASSIFIERS]
+        whole = r"N = ([\d,]+)\b|(\d+) % of (?:its|the entropy)|; ([\d,]+) days"
+        counts = ["".join(found).strip(",") for found in re.findall(whole, prose)]
+        printed |= {
+            float(number) for number in re.findall(r"\d+", "".join(blocks.findall(section)))
+        }
+        said += [number.replace(",", "") for number in counts]
         seen += len(said)
         assert [number for number in said if float(number) not in printed] == [], section[:40]
     assert seen > 20
