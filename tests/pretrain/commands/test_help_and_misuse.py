@@ -60,7 +60,7 @@ def test_help_says_what_an_argument_is_for_this_command(typed, said, capsys):
         (
             "train digits --gamma 3",
             2,
-            "--gamma 3.0 has no effect here, it is for --objective holder; ",
+            "--gamma 3 has no effect here, it is for --objective holder; ",
         ),
         (
             "train digits --ess-rate=0.1",
@@ -95,8 +95,8 @@ def test_help_says_what_an_argument_is_for_this_command(typed, said, capsys):
         ("sweep digits --seed 0 1 0", 2, "two runs would be called flatnce-b64-s0"),
         (f"sweep digits --seed {' '.join(map(str, range(MOST_RUNS + 1)))}", 2, "1,001 runs, more"),
         ("sweep digits --learn-temperature yes no", 2, "is a switch and takes no values"),
-        ("sweep digits --gamma 1 2", 2, "--gamma 1.0 has no effect here"),
-        ("sweep digits --seed 0 1 --gamma 1", 2, "--gamma 1.0 has no effect here"),
+        ("sweep digits --gamma 1 2", 2, "--gamma 1 has no effect here"),
+        ("sweep digits --seed 0 1 --gamma 1", 2, "--gamma 1 has no effect here"),
         ("sweep digits --ess-rate 0.1 0.2", 2, "it is for a target such as --ess 0.075"),
         ("sweep --resume", 2, "`flatnce sweep --resume NAME`"),
         ("sweep --resume nothing", 2, "--resume nothing is not a sweep"),

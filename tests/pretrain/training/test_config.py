@@ -1,5 +1,7 @@
 import json
 from dataclasses import fields
+from enum import Enum
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ import torch
 
 from flatnce.pretrain import PRESETS, TrainConfig, preset
 from flatnce.pretrain.data import CATALOG
+from flatnce.pretrain.training.config import refuse_unused, starting_config
 from flatnce.pretrain.training.learner import build_encoder
 
 
@@ -69,7 +72,7 @@ def test_a_preset_for_large_images_has_the_standard_stem_and_takes_any_backbone(
         ({"seed": True}, "^seed=True has type bool; give int$"),
         ({"rate": "0.1"}, r"^rate='0\.1' has type str; give float$"),
         ({"pretrained": "yes"}, "^pretrained='yes' has type str; give bool$"),
-        ({"blur": "on"}, r"^blur='on' has type str; give .*float.*'auto'"),
+        ({"blur": "on"}, "^blur='on' has type str; give float or 'auto'$"),
         ({"keep": "3"}, r"^keep='3' has type str; give int \| None$"),
         ({"device": torch.device("cpu")}, "^device=device.* has type device; give str$"),
     ],
@@ -84,6 +87,38 @@ def test_numbers_of_numpy_and_torch_and_paths_become_plain_values(tmp_path):
     given = {"batch_size": np.int64(32), "rate": np.float32(0.5), "seed": torch.tensor(3)}
     config = TrainConfig().override(**given, root=tmp_path)
     assert json.dumps({name: config.flat()[name] for name in plain}) == json.dumps(plain)
+
+
+def test_values_of_subclasses_become_plain_and_a_path_of_images_is_one(tmp_path):
+    class Rate(float):
+        pass
+
+    chosen = Enum("Optimizer", {"ADAMW": "adamw"}, type=str).ADAMW
+    config = TrainConfig().override(rate=Rate(0.1), optimizer=chosen).optimizer
+    assert [(type(one), one) for one in (config.rate, config.optimizer)] == [
+        (float, 0.1),
+        (str, "adamw"),
+    ]
+    for given, data in (("photos", "./photos"), (tmp_path, str(tmp_path))):
+        assert TrainConfig().override(data=Path(given)).data.data == data
+        assert starting_config(Path(given)) == preset(data)
+
+
+@pytest.mark.parametrize(
+    "settings, ends",
+    [
+        ({}, "such as ess=0.075; give that too, or leave it out"),
+        ({"objective": "siglip"}, ": leave it out"),
+        ({"temperature_end": 0.5}, ": leave it out"),
+        ({"learn_temperature": True}, ": leave it out"),
+    ],
+)
+def test_an_ess_target_is_not_proposed_where_it_would_be_refused(settings, ends):
+    config = TrainConfig().override(ess_rate=0.1, **settings)
+    with pytest.raises(ValueError, match=r"^ess_rate=0\.1 has no effect here.*" + ends):
+        refuse_unused([config], ["ess_rate"])
+    with pytest.raises(ValueError, match="; give that too, or leave it out"):
+        refuse_unused([config, TrainConfig()], ["ess_rate"])
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 ``settings.toml`` says what each setting means.
 """
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, make_dataclass, replace
@@ -271,6 +272,7 @@ class TrainConfig:
             if name not in _SECTION_OF:
                 hint = did_you_mean(name, _SECTION_OF, "TrainConfig().flat() lists them")
                 raise ValueError(f"{name!r} is not a setting of a run; {hint}")
+            value = _as_text(value) if name == "data" else value
             if name in OWN and not isinstance(value, str | None):
                 value = Named(value)
             value = _checked(getattr(self, _SECTION_OF[name]), name, value)
@@ -308,18 +310,31 @@ class TrainConfig:
             raise ValueError(f"{where}: {said}") from error
 
 
+def _as_text(value: Any) -> Any:
+    """A path as text that is read as a path, with a slash; any other value as it is."""
+    if not isinstance(value, os.PathLike):
+        return value
+    text = os.fsdecode(value)
+    return text if is_path(text) else os.path.join(".", text)
+
+
 def _checked(section: Any, name: str, value: Any) -> Any:
-    """A value of a setting; numbers of numpy and torch, and paths, become plain ones."""
+    """A value of a setting; numbers of numpy and torch, subclasses and paths become plain."""
     hint = type(section).__dataclass_fields__[name].type
     if hasattr(value, "__fspath__"):
         value = str(value)
     elif getattr(value, "ndim", None) == 0:
         value = value.item()
+    elif isinstance(value, str) and not isinstance(value, Named):
+        value = str.__str__(value)  # of an Enum
+    elif isinstance(value, float):
+        value = float(value)
     try:
         msgspec.convert(value, hint)
     except msgspec.ValidationError as error:
+        kind = re.sub(r"Union\[(\w+), Literal\[(.*)\]\]", r"\1 or \2", formatannotation(hint))
         said = f"{name}={value!r} has type {type(value).__name__}"
-        raise ValueError(f"{said}; give {formatannotation(hint)}") from error
+        raise ValueError(f"{said}; give {kind}") from error
     return value
 
 
@@ -379,6 +394,7 @@ def preset(name: str) -> TrainConfig:
 
 def starting_config(data: Any, name: str | None = None) -> TrainConfig:
     """The preset made for a data set; or the one of a name, with that data."""
+    data = _as_text(data)
     if not isinstance(data, str):
         return preset(name or "own").override(data=data)
     known = is_path(data) or is_own(data) or data in PRESETS
@@ -394,13 +410,22 @@ def refuse_unused(configs: Sequence[TrainConfig], given: Iterable[str]) -> None:
     for name, entry in OBJECTIVES.items():
         if name not in used:
             needs |= {setting.name: f"objective={name!r}{too}" for setting in entry.settings}
-    if all(config.loss.ess is None for config in configs):
-        needs["ess_rate"] = f"a target such as ess={ess_target(min(used))}{too}"
+    losses = [config.loss for config in configs]
+    if all(loss.ess is None for loss in losses):
+        other = (
+            loss.learn_temperature
+            or loss.temperature_end is not None
+            or OBJECTIVES[loss.objective].learns_scale
+            for loss in losses
+        )
+        colon = ":" if all(other) else too  # those refuse a target
+        needs["ess_rate"] = f"a target such as ess={ess_target(min(used))}{colon}"
     if all(config.data.augment or config.data.batch_augment for config in configs):
         needs |= dict.fromkeys(vars(configs[0].views), "the built-in views:")
     if not any(config.model.head_layers for config in configs):
         needs |= dict.fromkeys(("head_hidden", "head_out"), "a head that has layers:")
     for leaf in given:
         if leaf in needs:
-            said = f"{leaf}={configs[0].flat()[leaf]} has no effect here, it is for {needs[leaf]}"
+            value = str(configs[0].flat()[leaf]).removesuffix(".0")
+            said = f"{leaf}={value} has no effect here, it is for {needs[leaf]}"
             raise ValueError(f"{said} leave it out")
