@@ -2,8 +2,9 @@ r"""The picture of piece 6: linear accuracy by temperature at batch 32, from the
 
     python benchmarks/image_study/curve.py
 
-A small point is a run, a large one the mean over the seeds that have been run. A line joins means
-at neighbouring temperatures. The runs of the tuning seed are not drawn.
+A small point is a run, a large one the mean over the seeds that have been run; n is the number of
+seeds of the best mean. A line joins means at neighbouring temperatures, so it is missing where one
+of them has not been run. The runs of the tuning seed are not drawn.
 """
 
 import math
@@ -21,8 +22,8 @@ from records import read_all
 HERE = Path(__file__).parent
 COLOURS = {"infonce": "#d55e00", "flatnce": "#0072b2"}
 MARKERS = {"infonce": "o", "flatnce": "s"}
-PLACES = {"infonce": -18, "flatnce": 9}
-"""Where the best mean is named, in points above it."""
+PLACES = {"infonce": ((-8, -4), "right"), "flatnce": ((0, 9), "center")}
+"""Where the best mean is named, in points right of it and above it, and how it is aligned."""
 
 
 def draw(axes, records):
@@ -35,12 +36,13 @@ def draw(axes, records):
             axes.plot([temperature] * len(found), found, markersize=3, alpha=0.5, ls="", **look)
         axes.plot(runs.keys(), means, markersize=5, label=label, **look)
         best, at = max((mean, at) for mean, at in zip(means, runs, strict=True) if mean > 0)
+        so_far = "" if all(runs.values()) else " so far"
         axes.annotate(
-            f"best {best:.2f}",
+            f"best{so_far} {best:.2f} (n = {len(runs[at])})",
             (at, best),
-            (0, PLACES[name]),
+            PLACES[name][0],
             textcoords="offset points",
-            ha="center",
+            ha=PLACES[name][1],
             color=COLOURS[name],
         )
     axes.set_xscale("log")
