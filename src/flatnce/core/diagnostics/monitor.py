@@ -28,19 +28,9 @@ MEANS = (*OF_ROWS, "objective_loss", "uniformity")
 """Numbers whose mean over steps is kept, in the order of ``Monitor.totals``."""
 
 FORMER_MEANS = (
-    "loss",
-    "mi",
-    "mi_ceiling",
-    "ess",
-    "ess_with_positive",
-    "gain",
-    "saturated",
-    "top1",
-    "negatives",
-    "alignment",
-    "temperature",
-    "uniformity",
-)
+    "loss mi mi_ceiling ess ess_with_positive gain saturated top1 negatives alignment temperature "
+    "uniformity"
+).split()
 """The order of ``totals`` in states that were saved without names."""
 
 
@@ -205,7 +195,7 @@ class Monitor(PreciseState):
         if faults.must_not_read(like) or faults.is_transformed(like):
             self._take([step])
         else:
-            if self._waiting and not self._waiting[0].is_like(step):
+            if self._waiting and self._waiting[0].signature() != step.signature():
                 self._take_waiting()
             if step.samples is not None:
                 # At once: within a captured step each replay would clear it.
@@ -415,10 +405,6 @@ class _Step:
     found: Tensor | None
     plain: PlainRows | None = None
 
-    def is_like(self, other: "_Step") -> bool:
-        """Whether two steps can be computed together."""
-        return self._signature() == other._signature()
-
     def copy(self) -> "_Step":
         """A copy that the next step does not overwrite, and that holds no more than it needs."""
         if self.plain is not None:  # tensors of its own, of which the samples may be a part
@@ -433,7 +419,8 @@ class _Step:
         beta = self.beta.detach().clone() if isinstance(self.beta, Tensor) else self.beta
         return replace(self, rows=rows, beta=beta, loss=loss, samples=samples)
 
-    def _signature(self) -> tuple[object, ...]:
+    def signature(self) -> tuple[object, ...]:
+        """What is equal for steps that can be computed together."""
         tensors = (*self.rows.values(), self.loss, self.samples)
         kinds = tuple(None if t is None else (t.shape, t.dtype) for t in tensors)
         plain = self.plain and (self.plain.closed_form, self.plain.others)

@@ -28,11 +28,7 @@ _GRADIENT = (
 
 
 def as_operator(
-    name: str,
-    statistics: Kernel,
-    gradients: Kernel,
-    *,
-    mirrored: Callable[[Selection], bool],
+    name: str, statistics: Kernel, gradients: Kernel, *, mirrored: Callable[[Selection], bool]
 ) -> Callable[..., RowStatistics]:
     """The dense kernel's statistics by another kernel; first derivatives only.
 

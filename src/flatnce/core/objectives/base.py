@@ -406,18 +406,8 @@ class Objective(nn.Module, ABC):
                 "checkpoint the encoder and call the loss outside"
             )
         views = (z1, *more) if z2 is None else (z1, z2, *more)
-        batch = Batch(
-            views,
-            labels=labels,
-            ids=ids,
-            false_negatives=false_negatives,
-            negatives=negatives,
-            normalize=self.normalize,
-            gather=self.gather,
-            form=self.form,
-            queue=self.queue,
-            in_batch=self.in_batch,
-        )
+        given = views, labels, ids, false_negatives, negatives
+        batch = Batch(*given, self.normalize, self.gather, self.form, self.queue, self.in_batch)
         closed = self.closed_form if _are_unchanged(self, self._of_closed_form) else None
         if closed is not None and self.kernel == "auto" and ids is None and self.power == 1:
             loss = self._closed_loss(batch, closed)
@@ -568,15 +558,8 @@ class Objective(nn.Module, ABC):
         own = not _are_unchanged(self, {"statistic": Objective.statistic})
         plain = None if own or self.power != 1 else self.layout.checked_plain(batch)
         if plain is not None:
-            found = contrast_of_batches(
-                batch.views[0],
-                batch.views[1],
-                temperature,
-                layout=plain,
-                ids=batch.ids,
-                normalize=batch.normalize,
-                **options,
-            )
+            more = {"layout": plain, "ids": batch.ids, "normalize": batch.normalize, **options}
+            found = contrast_of_batches(batch.views[0], batch.views[1], temperature, **more)
             if found is not None:
                 return found
         with torch.autocast(batch.views[0].device.type, enabled=False):
