@@ -1,6 +1,7 @@
 """Runs on a user's own network, data and augmentation."""
 
 import json
+import re
 import signal
 from contextlib import nullcontext
 from dataclasses import replace
@@ -251,17 +252,58 @@ def test_an_error_of_a_users_code_is_the_cause_of_one_that_says_where(
     assert "\n" not in str(found) and len(str(found)) < 300
 
 
-@pytest.mark.parametrize("value", [torch.nan, torch.inf])
-def test_an_item_that_is_not_finite_is_named(value, tmp_path):
+BAD = "item 37 gives NaN or infinite values"
+PLAIN = {"backbone": own_things.plain, "head_layers": 0, "watch_every": 0.0}
+
+
+def rows_with(value):
     rows = own_things.Rows()
     rows.rows[37, 2] = value
-    said = "object:Rows: item 37 gives NaN or infinite values; .*Correct or remove the item"
-    names = {"backbone": own_things.plain, "augment": own_things.shake, "head_layers": 0}
-    with pytest.raises(TrainingFailed, match=f"training stopped: {said}"):
-        train(quick(data=rows, watch_every=0.0, **names), tmp_path / "run")
+    return rows
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_an_item_that_is_not_finite_is_named(value, tmp_path):
+    rows = rows_with(value)
+    said = f"training stopped: object:Rows: {BAD} in the output of augment; .*"
+    with pytest.raises(TrainingFailed, match=rf"{said}\. Correct the item or augment$"):
+        train(quick(data=rows, augment=own_things.shake, **PLAIN), tmp_path / "run")
     half = OwnSet(rows, name="rows", augment=own_things.shake).subset(range(30, 60))
-    with pytest.raises(ValueError, match=r"^rows: item 37 gives NaN or infinite values; "):
+    with pytest.raises(ValueError, match=rf"^rows: {BAD}; correct or remove the item$"):
         extract(own_things.plain(), half, size=1)
+    half = replace(half, prepare=torch.abs)
+    with pytest.raises(ValueError, match=rf"{BAD} in the output of prepare; correct the item or"):
+        extract(own_things.plain(), half, size=1)
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_the_item_that_is_not_finite_may_be_that_of_another_process(world_size, tmp_path):
+    batch_size, rows = len(own_things.Rows()), rows_with(torch.nan)
+    settings = {**PLAIN, "batch_size": batch_size, "precision": "bfloat16"}
+    said = rf"^training stopped: object:list: {BAD}; .*\. Correct or remove the item$"
+    data = [(row, row) for row, _ in rows]
+    training = Training(quick(data=data, **settings), tmp_path / "run", CPU)
+    loader = training.images.loader
+    for rank in range(world_size):
+        loader.batching = replace(loader.batching, rank=rank, world_size=world_size)
+        with pytest.raises(TrainingFailed, match=said):
+            raise training.failure(0)
+
+
+def test_of_a_pair_that_is_not_finite_both_items_are_named(tmp_path):
+    positives = [(number + 1) % own_things.COUNT for number in range(own_things.COUNT)]
+    own = OwnSet(rows_with(torch.nan), positives=positives)
+    config = quick(data=own, **{**PLAIN, "batch_size": len(own)})
+    training = Training(config, tmp_path / "run", CPU)
+    assert re.search("item 3[67] or its positive gives NaN", str(training.failure(0)))
+
+
+def test_an_item_that_cannot_be_read_again_leaves_the_failure_as_it_is(tmp_path):
+    own = OwnSet(rows_with(torch.nan), augment=Mock(side_effect=own_things.shake))
+    training = Training(quick(data=own, **PLAIN), tmp_path / "run", CPU)
+    own.augment.side_effect = LookupError
+    said = "training stopped: .*; none is kept. Check temperature=0.1 and the images$"
+    assert re.fullmatch(said, str(training.failure(0)))
 
 
 def test_a_run_resumed_from_python_is_evaluated_and_has_a_page(tmp_path, monkeypatch, capsys):

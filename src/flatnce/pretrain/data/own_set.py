@@ -359,11 +359,21 @@ class OwnSet(Labelled):
         found = [one for one in names if isinstance(one, list | tuple) and len(one) >= count]
         return tuple(map(str, found[0] if found else range(count)))
 
-    def not_finite(self, indices: Tensor, inputs: Tensor) -> str:
-        """Names the first of some items whose input is not finite; empty if all are."""
+    def not_finite(self, indices: Tensor, inputs: Tensor, *roles: str) -> tuple[str, str]:
+        """Names the first input that is not finite, and what to correct; empty if all are.
+
+        ``roles`` are the functions that the inputs went through, if the set has them.
+        """
         bad = indices.cpu()[~inputs.isfinite().flatten(1).all(1).cpu()]
         numbers = (bad if self.chosen is None else self.chosen[bad]).tolist()
-        return f"{self.name}: item {numbers[0]} gives NaN or infinite values" if numbers else ""
+        if not numbers:
+            return "", ""
+        two = " or its positive" if "augment" in roles and self.positives is not None else ""
+        said = f"{self.name}: item {numbers[0]}{two} gives NaN or infinite values"
+        through = " and ".join(role for role in roles if getattr(self, role) is not None)
+        if not through:
+            return said, "correct or remove the item"
+        return f"{said} in the output of {through}", f"correct the item or {through}"
 
     def decoded(self, side: int) -> ImageSet:
         """All images in memory, as unsigned bytes: the centre squares."""

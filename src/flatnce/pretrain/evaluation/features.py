@@ -162,11 +162,12 @@ def extract(
             parts.append(made.to(torch.float32))
     features = torch.cat(parts)
     if isinstance(image_set, OwnSet):
-        for row in (~features.isfinite().all(1)).nonzero()[:1]:
+        for row in (~features.sum(1).isfinite()).nonzero()[:1]:  # without a copy of all
             one = image_set.subset(row)
-            (inputs,) = image_batches(one, 1, device, resize or size, workers)
-            if said := one.not_finite(torch.zeros(1, dtype=torch.long), inputs):
-                raise ValueError(f"{said}; correct or remove it")
+            (inputs,) = image_batches(one, 1, device, resize or size, workers=0)
+            said, remedy = one.not_finite(torch.zeros(1, dtype=torch.long), inputs, "prepare")
+            if said:
+                raise ValueError(f"{said}; {remedy}")
     return Features(features, image_set.labels.to(device), image_set.classes)
 
 

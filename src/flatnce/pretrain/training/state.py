@@ -8,7 +8,9 @@ import gc
 import inspect
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
+from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -21,7 +23,7 @@ from flatnce.core import distributed
 from flatnce.core.diagnostics import Monitor
 from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.own_code import error_text, is_ours, is_own
-from flatnce.pretrain.data import Batch, OwnSet, ReadyViews, Resident
+from flatnce.pretrain.data import Batch, OwnSet, ReadyViews, Resident, Streaming
 from flatnce.pretrain.fused_resnet import fuse_resnet
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import EARLIER
@@ -321,12 +323,10 @@ class Training:
     def failure(self, step: int, error: ValueError | None = None) -> TrainingFailed:
         """The exception for numbers that are not finite, or that the objective refused."""
         since = self.guard.first_bad.tolist()
-        own, bad_item = self.images.image_set, ""
-        if isinstance(own, OwnSet) and not own.is_iterable:  # which begins at its first item
+        bad_item, of_item = "", ""
+        with suppress(Exception):  # of the user's code, which may not give an item twice
             bad_step = min((first for first in since if first >= 0), default=step)
-            epoch, done = divmod(bad_step, self.steps_per_epoch)
-            batch = next(iter(self.images.loader.epoch(epoch, start=done)))
-            bad_item = own.not_finite(batch.indices, batch.images)
+            bad_item, of_item = self._bad_item(bad_step)
         found = [bad_item] * bool(bad_item)
         found += [
             f"the {term} is infinite or not a number since step {first}"
@@ -358,9 +358,26 @@ class Training:
         remedy = f"Lower the learning rate (it was {rate:.3g}), or lengthen the warm-up"
         if 0 in since or step == 0:  # of the untrained network
             remedy = f"Check temperature={self.config.loss.temperature:g} and the images"
-        remedy = "Correct or remove the item" if bad_item else remedy
-        more = "" if self.learner.dtype == torch.float32 else ", or use precision=float32"
-        return TrainingFailed(f"training stopped: {'; '.join(found)}; {good}. {remedy}{more}")
+        if self.learner.dtype != torch.float32:
+            remedy += ", or use precision=float32"
+        remedy = of_item.capitalize() or remedy
+        return TrainingFailed(f"training stopped: {'; '.join(found)}; {good}. {remedy}")
+
+    def _bad_item(self, step: int) -> tuple[str, str]:
+        """An item of a user's data that is not finite at a step, and the remedy; or empty."""
+        own, loader = self.images.image_set, copy(self.images.loader)
+        # An iterable set can only be read from its first item.
+        if not isinstance(own, OwnSet) or own.is_iterable or not isinstance(loader, Streaming):
+            return "", ""
+        epoch, done = divmod(step, self.steps_per_epoch)
+        loader.workers, batching = 0, loader.batching
+        for rank in range(batching.world_size):  # any process may have the item
+            loader.batching = replace(batching, rank=rank)
+            batch = next(iter(loader.epoch(epoch, start=done)))
+            found = own.not_finite(batch.indices, batch.images, "augment", "batch_augment")
+            if found[0]:
+                return found
+        return "", ""
 
     def position(self, step: int | None = None) -> dict[str, Any]:
         """Step, epoch and seconds, by default those of the present step."""
