@@ -131,7 +131,7 @@ def test_the_protocol_and_its_results_explain_their_words():
 def test_the_readme_explains_its_terms_where_they_are_used_first():
     prose = re.sub(r"```.*?```|`[^`]*`|!\[.*?\)", "", README, flags=re.DOTALL)
     explained = {"MI": "mutual information (MI: how", "ESS": "(ESS, the share of neg"}
-    explained |= {"gain": "gain (InfoNCE's fac", "critics": "critics (networks that"}
+    explained |= {"gain": "gain (the factor,", "critics": "critics (networks that"}
     explained |= {"nats": "nats (1 nat is 1.44 bits", "two towers": "two towers (as in CLIP)"}
     explained |= {"STS": "STS (semantic textual", "NT-Xent": "NT-Xent (InfoNCE of two views"}
     for term, words in explained.items():
