@@ -152,8 +152,7 @@ class LossConfig(_Objective):  # type: ignore[misc, valid-type]
             if getattr(self, name) is not None:
                 check_positive(name, getattr(self, name))
         check_positive("ess_rate", self.ess_rate)
-        rules = ("temperature_end", "learn_temperature", "ess")
-        chosen = [name for name in rules if getattr(self, name) not in (None, False)]
+        chosen = self.rules
         if chosen and OBJECTIVES[self.objective].learns_scale:
             raise ValueError(
                 f"{chosen[0]}={getattr(self, chosen[0])}: {self.objective} learns a scale of its "
@@ -171,6 +170,12 @@ class LossConfig(_Objective):  # type: ignore[misc, valid-type]
                 f"ess_end={self.ess_end} ends a schedule that starts at another target; give that "
                 f"too, for example ess={ess_target(self.objective)}"
             )
+
+    @property
+    def rules(self) -> list[str]:
+        """The settings that change the temperature in training, of which one may be given."""
+        names = ("temperature_end", "learn_temperature", "ess")
+        return [name for name in names if getattr(self, name) not in (None, False)]
 
 
 @dataclass(frozen=True)
@@ -412,14 +417,9 @@ def refuse_unused(configs: Sequence[TrainConfig], given: Iterable[str]) -> None:
             needs |= {setting.name: f"objective={name!r}{too}" for setting in entry.settings}
     losses = [config.loss for config in configs]
     if all(loss.ess is None for loss in losses):
-        other = (
-            loss.learn_temperature
-            or loss.temperature_end is not None
-            or OBJECTIVES[loss.objective].learns_scale
-            for loss in losses
-        )
-        colon = ":" if all(other) else too  # those refuse a target
-        needs["ess_rate"] = f"a target such as ess={ess_target(min(used))}{colon}"
+        refused = all(loss.rules or OBJECTIVES[loss.objective].learns_scale for loss in losses)
+        remedy = ":" if refused else too
+        needs["ess_rate"] = f"a target such as ess={ess_target(min(used))}{remedy}"
     if all(config.data.augment or config.data.batch_augment for config in configs):
         needs |= dict.fromkeys(vars(configs[0].views), "the built-in views:")
     if not any(config.model.head_layers for config in configs):
