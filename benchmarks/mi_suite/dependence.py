@@ -98,17 +98,6 @@ def cycle(random: np.random.Generator) -> Sides:
     return (sides + random.normal(size=sides.shape))[:, :, None]
 
 
-def repeated(times: int, columns: int, noise: float) -> Draw:
-    """Sixty objects, each measured several times, in any order."""
-
-    def draw(random: np.random.Generator) -> Sides:
-        sides = np.repeat(random.normal(size=(2, 60, columns)), times, axis=1)
-        sides += noise * random.normal(size=sides.shape)
-        return sides[:, random.permutation(60 * times)]
-
-    return draw
-
-
 def in_order(times: int, columns: int, noise: float) -> Draw:
     """The rows of each object follow each other."""
 
@@ -170,22 +159,6 @@ DEPENDENT: dict[str, tuple[int, list[Draw]]] = {
     "two sines under noise of their own size, 400 rows": (30, [cycle]),
     "random walks of 50 or 83 groups": (30, [series(1.0, 50), series(1.0, 83)]),
     "random walks of 30 groups": (30, [series(1.0, 30)]),
-    "60 objects, each 2, 3, 4 or 8 times, shuffled: 5 + 5 columns, noise 0.1": (
-        30,
-        [repeated(times, 5, 0.1) for times in (2, 3, 4, 8)],
-    ),
-    "the same in 10 + 10 columns, noise 0.3": (
-        30,
-        [repeated(times, 10, 0.3) for times in (2, 3, 4, 8)],
-    ),
-    "the same in 5 + 5 columns, noise 0.5": (
-        30,
-        [repeated(times, 5, 0.5) for times in (2, 3, 4, 8)],
-    ),
-    "the same in 1 + 1 columns, noise 0.1": (
-        30,
-        [repeated(times, 1, 0.1) for times in (2, 3, 4, 8)],
-    ),
 }
 
 

@@ -256,3 +256,12 @@ def test_infinite_values_name_the_row_as_data_rows_are_counted():
     for refused in (clean, mi.ksg):
         with pytest.raises(ValueError, match="row 3 of the data"):
             refused(x, y)
+
+
+def test_few_errors_are_not_mentioned_where_nothing_is_certified():
+    walk = np.random.default_rng(0).normal(size=400).cumsum()
+    label = (walk > np.median(walk)) * 1.0
+    quick = {"steps": 20, "permutations": 19, "baselines": False}
+    refused = mi.estimate(walk, label, **quick)
+    assert refused.flagged("dependent") and not refused.flagged("few_errors")
+    assert mi.estimate(walk, label, independent=True, **quick).flagged("few_errors")

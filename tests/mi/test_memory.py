@@ -144,49 +144,43 @@ def test_rows_of_one_person_are_found_if_the_table_lists_all_persons_year_after_
         assert memory_of(np.hstack((year, x)), random.permutation(y)) is None
 
 
-def _repeated(objects, times, columns, noise, seed):
-    random = np.random.default_rng(seed)
-    sides = np.repeat(random.normal(size=(2, objects, columns)), times, axis=1)
-    sides += noise * random.normal(size=sides.shape)
-    order = random.permutation(objects * times)
-    return *sides[:, order], order // times
+def _rounds(persons, years, alike, seed):
+    """All persons year after year; neighbours in the list are alike."""
+    person = np.hstack([_series(alike, persons, 4 * seed + column) for column in range(4)])
+    own = np.stack((person[:, :2], person[:, 2:])) / person.std()
+    noise = np.random.default_rng(seed).normal(size=(2, persons * years, 2))
+    return np.tile(own, (1, years, 1)) + 0.3 * noise
 
 
-@pytest.mark.parametrize("times", [2, 4, 8])
-def test_shuffled_near_copies_of_rows_are_found(times):
-    """Repeated measurements, or augmented rows of embeddings."""
+@pytest.mark.parametrize("persons, years", [(100, 8), (200, 3)])
+def test_no_block_is_long_enough_for_persons_in_rounds_whose_neighbours_are_alike(persons, years):
     for seed in range(5):
-        for columns, noise in ((5, 0.1), (10, 0.3)):
-            x, y, _ = _repeated(60, times, columns, noise, seed)
-            found = memory_of(x, y)
-            assert found.lag == 0 and found.length is None
-            assert found.correlation == pytest.approx(times, rel=0.2)
+        found = memory_of(*_rounds(persons, years, 0.6, seed))
+        assert found.length is None and found.blocks(persons * years) is None
+    with pytest.raises(ValueError, match=r"rows \d+ apart are alike.*name the person of each row"):
+        mi.estimate(*_rounds(persons, years, 0.6, 0), blocks="auto", **QUICK)
 
 
-def test_independent_rows_near_a_few_points_are_no_near_copies():
-    random = np.random.default_rng(5)
-    for objects, rows in ((30, 200), (60, 240), (200, 200)):
-        for _ in range(30):
-            centre = random.normal(size=(2, objects, 5))[:, random.integers(objects, size=rows)]
-            assert memory_of(*(centre + 0.1 * random.normal(size=centre.shape))) is None
-    # Exact copies stay together in the split; in a design one side repeats exactly.
-    x, y, _ = _repeated(60, 4, 5, 0.0, 0)
-    assert memory_of(x, y) is None
-    assert memory_of(x, y + 0.1 * random.normal(size=y.shape)) is None
-
-
-def test_near_copies_are_certified_only_by_groups_or_if_they_are_said_to_be_independent():
-    x, y, person = _repeated(60, 4, 5, 0.1, 1)
-    refused = mi.estimate(x, y, **QUICK)
-    assert refused.flagged("dependent") and refused.lower == 0 and refused.best is None
-    assert "rows are nearly copies of each other" in refused.sentence()
-    message = refused.flags[0].message
-    assert "form sets of 4 that are nearly copies" in message and "(groups=)" in message
-    assert mi.estimate(x, y, blocks=8, **QUICK).flagged("dependent")
-    assert mi.estimate(x, y, independent=True, **QUICK).flagged("stated")
+@pytest.mark.parametrize("blocks", [None, 20])
+def test_rows_far_apart_have_one_advice_that_names_their_distance(blocks):
+    x, y = _rounds(100, 4, 0.0, 1)
+    found = mi.estimate(x, y, blocks=blocks, **QUICK)
+    assert "not certified: rows 100 apart are alike (as if" in found.sentence()
+    (said,) = [flag.message for flag in found.flags if flag.name == "dependent"]
+    assert said.startswith("Rows 100 apart are alike on both sides (rank correlation 0.")
+    assert "(groups=), which is then probably the row's number modulo 100." in said
+    assert "Nearby" not in said and "too long" not in said and "without an end" not in said
+    person = np.arange(400) % 100
     assert not mi.estimate(x, y, groups=person, **QUICK).flagged("dependent")
-    with pytest.raises(ValueError, match="belong together"):
-        mi.estimate(x, y, blocks="auto", **QUICK)
+
+
+def test_a_design_that_is_run_round_after_round_is_not_dependent():
+    for seed in range(10):
+        random = np.random.default_rng(seed)
+        dose = np.tile(random.permutation(96) / 96, 5)[:, None]
+        answer = np.sin(20 * dose) + 0.5 * random.normal(size=dose.shape)
+        found = memory_of(dose, answer)
+        assert found is None or found.lag <= 24, found
 
 
 def test_walks_are_not_certified_and_the_reason_is_given():

@@ -403,7 +403,8 @@ def holder_statistics(rows: Rows, power: float) -> Contrast:
     if isinstance(rows, Contrast):
         raise ValueError(f"power={power} needs the scores themselves, not their row statistics")
     if power == 0 or not math.isfinite(power):
-        raise ValueError(f"power={power} is not finite or is 0; pass another number")
+        limits = "for the limits see flatnce.functional.contrast_of(power=)"
+        raise ValueError(f"power={power}: pass a finite number other than 0; {limits}")
     plain = row_statistics(rows)
     powered = row_statistics(blocks_of(rows).map(lambda block: power * block))
     log_count = plain.count.log()

@@ -172,14 +172,14 @@ class EstimationJob:
         if options.chosen_method.classical:
             return self._classical_estimate(known)
         first, parts = self.folds[0].split, self._evaluation_parts()
-        label = bool(tables.report.labels)
+        trusted = self.memory is None or options.independent
+        label = trusted and bool(tables.report.labels)
         evaluation = evaluate(parts, options.permutations, options.seed, label)
         if options.chosen_method.dual is not None:
             evaluation.readouts["flo"] = learned_dual_readout(parts)
         primary, critics = evaluation.readouts["infonce"], [fold.critic for fold in self.folds]
         own_and_other = self._train_and_test(parts)
         alone = len(np.unique(self.units)) == len(self.units)  # else neighbours find too much
-        trusted = self.memory is None or options.independent
         best = self._best(evaluation, own_and_other[0], alone) if trusted else None
         flags = (
             *result.memory_flags(self.memory, tables.span, options.blocks, options.independent),
@@ -340,7 +340,8 @@ def prepare(
     if options.blocks == "auto":
         options = replace(options, blocks=None if memory is None else memory.blocks(tables.span))
         if memory is not None and options.blocks is None:
-            raise ValueError(cleaning.MESSAGES["auto"].format(remedy=memory.remedy(tables.span)))
+            remedy = memory.remedy(tables.span)
+            raise ValueError(cleaning.MESSAGES["auto"].format(lag=memory.lag, remedy=remedy))
     units = cleaning.units_of(tables.rows, tables.duplicates, groups, options.blocks)
     settings = {one.name: getattr(options, one.name) for one in fields(EstimationOptions)}
     settings["critic"] = options.critic_kind
@@ -394,8 +395,8 @@ class MutualInformation(EstimationOptions):
             to evaluate. 3 and more: cross-fitting, every row is evaluated once.
         blocks: Keep runs of this many consecutive rows together, for time series; ``auto`` takes
             three times as many as their memory lasts, and none if there is no memory.
-        independent: Certify a limit even if nearby rows are alike, because the table was
-            only put into this order.
+        independent: Certify a limit even if rows near each other, or equally far apart, are
+            alike, because the table was only put into this order.
         batch_size: Pairs in a batch; by default 256, fewer for few rows.
         steps: Largest number of training steps; training stops early.
         rate: Step size of training.

@@ -1,4 +1,4 @@
-"""Rows that are not independent: nearby rows of the file are alike on both sides, or near copies.
+"""Rows that are not independent: rows of the file at some distance are alike on both sides.
 
 Such rows (a series, several rows of one person) leak from training into test rows and repeat what
 they say, so a limit or a p-value that counts every row is wrong. A table that was merely sorted
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flatnce.extras import require_extra
-from flatnce.mi.cleaning import FEWEST_UNITS, MESSAGES, Table, mean_ranks, normal_scores
+from flatnce.mi.cleaning import FEWEST_UNITS, MESSAGES, Table, mean_ranks
 
 LAGS = 24  # up to which rows are compared: hours of a day, months of two years
 FEWEST = 30  # rows or groups: fewer do not show a memory; of a sorted table, 4 × TREND
@@ -20,12 +20,17 @@ TREND = 21  # rows of the moving average that is removed from a table that was s
 
 @dataclass(frozen=True)
 class Memory:
-    """How alike nearby rows are."""
+    """How alike rows at some distance are."""
 
-    correlation: float  # of rows ``lag`` apart, on the side where it is smaller; size of sets
+    correlation: float  # of rows ``lag`` apart, on the side where it is smaller
     length: int | float | None  # rows until the memory of a side is gone; None if it never is
-    lag: int = 1  # 1 of successive rows, more of a season, 0 of near copies in any order
+    lag: int = 1  # 1 of successive rows, more of a season or of rounds of all persons
     each: str = "row"  # what was compared: rows, or groups by the first row of each
+
+    @property
+    def is_far(self) -> bool:
+        """Whether no block is long enough, because rows far apart are alike."""
+        return self.length is None and self.lag > LAGS
 
     def blocks(self, rows: int) -> int | None:
         """Rows per block, three times the memory; None where fewer than 20 would be left."""
@@ -35,8 +40,8 @@ class Memory:
 
     def remedy(self, rows: int) -> str:
         """What to do about it: for one series the same, whatever blocks were given."""
-        if self.lag == 0:
-            return MESSAGES["near_copies"]
+        if self.is_far:
+            return MESSAGES["rounds"].format(each=self.each, lag=self.lag)
         if self.blocks(rows) is not None:
             return f"For a series, keep rows together, for example blocks={self.blocks(rows)}."
         kind = "endless" if self.outlasts(rows // FEWEST_UNITS) else "long"
@@ -48,43 +53,10 @@ class Memory:
 
 
 def memory_of(x: Table, y: Table) -> Memory | None:
-    """Find whether rows are alike on both sides, by their order or as near copies; None if not."""
-    if max(x.ndim, y.ndim) > 2 or len(x) < FEWEST:
-        return None
-    return _memory_in_order(x, y) or _near_copies(x, y)
-
-
-def _near_copies(x: Table, y: Table) -> Memory | None:
-    """Find sets of rows that are nearly copies of each other, of more equal sizes than by chance.
-
-    Independent rows that happen to be alike form sets whose sizes vary at least as the numbers of
-    a Poisson law that are not 0. Copies of each row (repeated measurements, augmented images)
-    form sets of one size, at some distance between rows up to which they are joined.
-    """
-    scores = np.unique(np.hstack([normal_scores(side) for side in (x, y)]), axis=0)
-    rows, columns = scores.shape
-    if rows < FEWEST or rows > 5000 or rows**2 * columns > 4e9:  # a second, and 100 MB
-        return None
-    tree = require_extra("scipy.cluster.hierarchy", "near copies", "mi").linkage(scores)
-    size = np.append(np.ones(rows), tree[:, 3])
-    first, second = tree[:, :2].astype(np.int64).T
-    squares = rows + np.cumsum(2 * size[first] * size[second])
-    sets = np.arange(rows - 1, 0, -1)
-    rate = np.geomspace(0.01, rows, 2000)
-    mean = rate / -np.expm1(-rate)
-    variance = np.interp(rows / sets, mean, mean * (1 + rate - mean))
-    special = require_extra("scipy.special", "near copies", "mi")
-    chance = special.chdtr(sets - 1, (squares - rows**2 / sets) / variance)
-    chance[(sets < 20) | (rows < 1.8 * sets)] = 1
-    # Rows of a design repeat one side exactly, and its sets are no sign of copies.
-    found = int(sets[chance.argmin()])
-    designed = any(0.8 < len(np.unique(side, axis=0)) / found < 1.2 for side in (x, y))
-    return None if chance.min() > 1e-5 or designed else Memory(rows / found, None, 0)
-
-
-def _memory_in_order(x: Table, y: Table) -> Memory | None:
     """Find whether rows that are equally far apart are alike on both sides; None if by chance."""
     rows = len(x)
+    if max(x.ndim, y.ndim) > 2 or rows < FEWEST:
+        return None
     ordered = [any(map(_is_sorted, side.T)) for side in (x, y)]
     ranks = [np.divide(mean_ranks(side), rows, order="C") for side in (x, y)]
     if any(ordered) and rows < 4 * TREND:
@@ -92,45 +64,65 @@ def _memory_in_order(x: Table, y: Table) -> Memory | None:
     if all(ordered):  # both only rise or fall, as two sums over time do; categories may be sorted
         levels = min(len(np.unique(side, axis=0)) for side in (x, y))
         return Memory(1.0, None) if 5 * levels > rows else None
-    if any(ordered):
-        return _memory(ranks, ordered) or _memory(ranks, ordered, far=True)
-    # Rows may also be alike in their volatility, or as windows of a series that overlap.
-    more = [np.column_stack((np.abs(side - 0.5), side.mean(axis=1))) for side in ranks]
-    wide = [np.hstack((one, mean_ranks(two) / rows)) for one, two in zip(ranks, more, strict=True)]
-    near = _memory(ranks, ordered) or _memory(wide, ordered)
-    return near or _memory(ranks, ordered, far=True)
+    near = _memory(ranks, ordered)
+    if near is None and not any(ordered):
+        # Rows may also be alike in their volatility, or as windows of a series that overlap.
+        more = [np.column_stack((np.abs(side - 0.5), side.mean(axis=1))) for side in ranks]
+        wide = [
+            np.hstack((one, mean_ranks(two) / rows)) for one, two in zip(ranks, more, strict=True)
+        ]
+        near = _memory(wide, ordered)
+    if near is None:
+        return _memory(ranks, ordered, min(LAGS, rows // 4))
+    if near.length is None:
+        return near
+    return _memory(ranks, ordered, max(3 * int(near.length), TREND if any(ordered) else 0)) or near
 
 
-def _memory(whole: list[Table], ordered: list[bool], far: bool = False) -> Memory | None:
-    """The memory of nearby rows, or of far ones, as of all persons in one year after the other."""
+def _memory(whole: list[Table], ordered: list[bool], nearest: int = 0) -> Memory | None:
+    """The memory of nearby rows, or of those more than ``nearest`` rows apart.
+
+    Far rows are alike in a table that lists all persons once per year.
+    """
     rows = len(whole[0])
-    scores, lags, surely = whole, min(LAGS, rows // 4), 0.5
-    nearest = 0  # rows up to so far apart are not compared
+    scores, lags, surely = whole, rows // 2 if nearest else min(LAGS, rows // 4), 0.5
     if any(ordered):
         # Removing a trend alone makes rows alike, from here on to where the far ones begin.
-        lags, surely = TREND // 2, 1.0
+        lags, surely = lags if nearest else TREND // 2, 1.0
         smooth = require_extra("scipy.ndimage", "trends", "mi").uniform_filter1d
         scores = [side - smooth(side, TREND, axis=0) for side in whole]
-    if far:
-        nearest, lags = LAGS if any(ordered) else lags, rows // 2
-    alike, least = np.ones((2, lags)), np.zeros((2, 1))
-    for number, (side, known) in enumerate(zip(scores, ordered, strict=True)):
-        if known:  # its order is that of the file
-            continue
-        tries = side.shape[1] * (max(lags / nearest, 1) if far else 1)
-        chance = (3.5 + math.sqrt(2 * math.log(tries))) / math.sqrt(rows)
+    alike, least, seen = np.ones((2, lags)), np.zeros(2), np.ones((2, lags))
+    compared = [number for number, known in enumerate(ordered) if not known]  # else as the file
+    for number in compared:
+        lagged = _lagged(scores[number], lags)
         # Rows may alternate as well; removing a trend alone makes them do so a little.
-        lagged = _lagged(side, lags)
-        lagged[:nearest] = 0
-        alike[number] = (lagged if any(ordered) else np.abs(lagged)).max(axis=1)
-        if alike[number].max() < min(chance, surely):
-            return None
-        least[number] = max(min(chance, surely), _by_chance(side, lags))
-    both = np.where((alike > least).all(axis=0), alike.min(axis=0), 0.0)
-    lag, most = int(both.argmax()) + 1, float(both.max())
+        lagged = lagged if any(ordered) else np.abs(lagged)
+        # Where near rows are alike, correlations of far ones vary more (Bartlett's error).
+        share = lagged / np.sqrt(1 + 2 * np.square(lagged[:nearest]).sum(axis=0))
+        share[:nearest] = 0
+        alike[number], seen[number] = share.max(axis=1), lagged.max(axis=1)
+        tries = scores[number].shape[1] * max(lags / nearest if nearest else 1, 1)
+        least[number] = min((3.5 + math.sqrt(2 * math.log(tries))) / math.sqrt(rows), surely)
+    if any(alike[number].max() < least[number] for number in compared):
+        return None
+    if nearest and any(
+        _repeats(whole[number], int(alike[number].argmax()) + 1) for number in compared
+    ):
+        return None  # a design that is run round after round, not persons who are measured again
+    for number in compared:
+        least[number] = max(least[number], _by_chance(scores[number], lags))
+    both = np.where((alike > least[:, None]).all(axis=0), alike.min(axis=0), 0.0)
+    if not both.any():
+        return None
+    lag = int(both.argmax()) + 1
     # The length of a walk is that of its trend.
-    length = None if far else _length(whole, rows, lag)
-    return Memory(most, length, lag) if most else None
+    length = None if nearest else _length(whole, rows, lag)
+    return Memory(float(seen[:, lag - 1].min()), length, lag)
+
+
+def _repeats(side: Table, lag: int) -> bool:
+    """Whether every row is that of ``lag`` rows before."""
+    return bool((side[lag:] == side[:-lag]).all())
 
 
 def _is_sorted(column: Table) -> bool:

@@ -197,7 +197,7 @@ class Evaluation:
     ess: float  # median effective number of negatives per row
     rows: tuple[int, ...]  # of each part
     units: int  # distinct units among the rows
-    few_errors: bool = False  # fewer than 2 units contradict the critic of a label
+    few_errors: bool = False  # the limit allows for more errors of a label than the rows show
 
     @property
     def certified(self) -> float:
@@ -216,17 +216,20 @@ def evaluate(
     students = require_extra("scipy.special", "the lower limit", "mi")
     freedom = max(int(part.group.max()) for part in parts)  # jackknife groups less 1
     quantile = float(students.stdtrit(freedom, 0.95))
-    limit = primary.nats - quantile * primary.standard_error
+    less = quantile * primary.standard_error
     rows = tuple(len(part.x) for part in parts)
     statistics = [each.statistics()[0] for each in sums]
     log_ess = torch.cat([2 * each.negative - each.negative2 for each in statistics])
     given = [part.units for part in parts if part.units is not None]
     units = len(np.unique(np.concatenate(given))) if given else sum(rows)
-    few_errors = label and limit > SMALLEST and _contradicted(parts, statistics) < 2
-    if few_errors:
-        # The rule of three: if none of n units is wrong, 3 / n of all units may be (95 %).
-        worst = float(np.mean([math.log(part.floor) for part in parts]))
-        limit -= 3 / (units + 3) * (primary.nats - worst)
+    few_errors = False
+    if label and primary.nats - less > SMALLEST:
+        count, value = _contradicted(parts, statistics)
+        # So many more may be expected (Garwood's 95 % limit of a Poisson mean): 3 if none is seen.
+        more = float(students.chdtri(2 * (count + 1), 0.05)) / 2 - count
+        cost = more / (units + more) * (primary.nats - value)
+        few_errors, less = cost > less, max(cost, less)
+    limit = primary.nats - less
     return Evaluation(
         readouts=readouts,
         lower=limit if limit > SMALLEST else 0.0,
@@ -240,14 +243,20 @@ def evaluate(
     )
 
 
-def _contradicted(parts: Sequence[EvaluationPart], statistics: Sequence[Contrast]) -> int:
-    """Number of units with a row whose partner scores less than a random one."""
-    found = set()
+def _contradicted(
+    parts: Sequence[EvaluationPart], statistics: Sequence[Contrast]
+) -> tuple[int, float]:
+    """Number of units with a row whose partner is less likely than under independence.
+
+    Also the mean value of these rows, which is that of the floor if there is none.
+    """
+    found, below = set(), []
     for part, each in zip(parts, statistics, strict=True):
         values = bounds.with_floor(bounds.infonce(each, reduction="none"), part.floor)
         wrong = np.flatnonzero((values < 0).cpu().numpy())
+        below += values[values < 0].tolist()
         found.update((wrong if part.units is None else part.units[wrong]).tolist())
-    return len(found)
+    return len(found), float(np.mean(below or [math.log(part.floor) for part in parts]))
 
 
 def permutation_p_value(parts: Sequence[EvaluationPart], permutations: int, seed: int) -> float:

@@ -97,11 +97,10 @@ class Estimate:
         estimate, decimals = _with_error(self.nats * factor, self.standard_error * factor)
         lower, evidence = limit_text(self.lower * factor, decimals), p_value_in_words(self.p_value)
         if self.flagged("dependent"):
-            blocks, near = self.settings.get("blocks"), self.settings.get("groups")
-            why = "nearby groups are alike" if near else "nearby rows are alike"
-            why = f"blocks of {blocks} rows are too short" if blocks else why
-            if any("nearly copies" in flag.message for flag in self.flags):
-                why = f"{'groups' if near else 'rows'} are nearly copies of each other"
+            said = next(flag.message for flag in self.flags if flag.name == "dependent")
+            why, blocks = said[0].lower() + said[1:].split(" on both")[0], self.settings["blocks"]
+            if blocks and why.startswith("nearby"):
+                why = f"blocks of {blocks} rows are too short"
             return f"I(X;Y) is not certified: {why} (as if independent: {estimate} {unit})"
         if self.flagged("unresolved"):
             most = "infinite or larger than nearest neighbours can resolve"
@@ -418,13 +417,13 @@ def memory_flags(
         return
     each, lag = memory.each, memory.lag
     other = f"the next {each}" if lag == 1 else f"the {each} {lag} {each}s later"
-    alike = MESSAGES["alike" if lag else "sets"].format(**vars(memory), other=other)
+    alike = MESSAGES["far" if memory.is_far else "alike"].format(**vars(memory), other=other)
+    alike = alike[0].upper() + alike[1:]
     seen = {"each": each, "alike": alike, "remedy": memory.remedy(rows), "counted": each}
     seen["those"] = "groups of one object" if each == "group" else "rows of one person or machine"
     seen["why"] = f": a series, or several {each}s of one object? Then"
-    seen["else"] = "the table was only put into this order"
-    if lag == 0:
-        seen |= {"why": ". Then", "else": f"the {each}s are independent all the same"}
+    if memory.is_far:
+        seen["why"] = f": several {each}s of one object, or a season? Then"
     elif blocks:
         lasting = f"of {math.ceil(memory.length)} rows" if memory.length else "without an end"
         why = f", and blocks={blocks} is shorter than their memory {lasting}:"
@@ -440,5 +439,5 @@ def size_flags(evaluation: Evaluation, folds: int = 1) -> Iterator[Flag]:
         yield flag("small", {"ceiling": evaluation.ceiling}, rows=rows, remedy=remedy)
     if evaluation.units < min(20, rows):  # fewer units than jackknife groups
         yield flag("few_units", rows=rows, units=evaluation.units, remedy=remedy)
-    if evaluation.few_errors:
+    if evaluation.few_errors and evaluation.certified == evaluation.lower:
         yield flag("few_errors", units=evaluation.units, remedy=remedy)
