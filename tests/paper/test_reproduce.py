@@ -307,6 +307,16 @@ def test_another_experiment_or_scale_may_not_use_the_folder(copy, name, scale):
         reproduce(name, Setting(scale), copy / "out", store=Store(copy / "store"))
 
 
+def test_a_run_is_neither_a_store_nor_overwritten(copy):
+    run = folder_of(copy, "flatnce", 0)
+    before = (run / "config.json").read_bytes()
+    with pytest.raises(ValueError, match=r"store='.*' is a run; name a folder of records"):
+        Store(run)
+    with pytest.raises(ValueError, match=r"holds another train run; name another folder$"):
+        reproduce("fig-ess", Setting("smoke"), run, store=Store(copy / "store"))
+    assert (run / "config.json").read_bytes() == before
+
+
 def test_results_hold_the_numbers_of_each_seed(trained_twice):
     results = read_run(trained_twice / "out").results
     cell = results["rows"][1]["measures"]["ESS of the negatives, last"]
