@@ -244,6 +244,20 @@ def test_a_name_with_a_comma_or_an_equals_sign_has_a_kind(text_file, kinds, widt
     assert {name: part.shape[1] for name, part in parts.items()} == width
 
 
+@pytest.mark.parametrize(
+    "kinds, said",
+    [
+        ({"w": "circle"}, "kind='circle' is unknown; did you mean 'circular'"),
+        ({"w": "circle:360"}, "kind='circle' is unknown"),
+        ({"s": "Category"}, "kind='Category' is unknown; did you mean 'category'"),
+        ({"q": "category"}, "column='q' is unknown; choose one of w, s"),
+    ],
+)
+def test_encode_refuses_kinds_and_columns_that_it_does_not_know(kinds, said):
+    with pytest.raises(ValueError, match=said):
+        encode(pd.DataFrame({"w": [0, 90, 180], "s": [1, 2, 1]}), kinds)
+
+
 def test_ordinal_numbers_are_in_the_order_of_their_size():
     equal(encode(pd.DataFrame({"stage": [9, 10, 2]}), {"stage": "ordinal"}), [[9], [10], [2]])
 
@@ -467,6 +481,13 @@ def test_npz_with_x_and_y_needs_no_choice(tmp_path, numbers):
     tables = read_tables([tmp_path / "a.npz"])
     equal(tables.x, numbers[:, :3])
     equal(tables.y, numbers[:, 3:])
+
+
+def test_a_single_number_in_an_archive_is_no_column(tmp_path, numbers):
+    np.savez(tmp_path / "xy.npz", x=numbers[:, :2], y=numbers[:, 2], temperature=0.1)
+    tables = read_tables([tmp_path / "xy.npz"])
+    equal(tables.x, numbers[:, :2])
+    equal(tables.y, numbers[:, 2:3])
 
 
 def test_npz_arrays_are_chosen_by_name_and_column(tmp_path, numbers):

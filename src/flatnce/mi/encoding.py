@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flatnce.extras import require_extra
-from flatnce.messages import counted
+from flatnce.messages import check_choice, counted
 from flatnce.toml_files import read_toml
 
 require_extra("pandas", "reading a table", "mi")
@@ -99,7 +99,11 @@ def encode(table: pd.DataFrame, kinds: Mapping[str, str] | None = None) -> pd.Da
         ['wind (cos)', 'wind (sin)', 'sky=rain', 'sky=sun']
     """
     numbered = table.set_axis(range(table.shape[1]), axis=1).reset_index(drop=True)
-    parts = encode_each(numbered, [str(name) for name in table], kinds or {}, {})
+    names = [str(name) for name in table]
+    for name, kind in (kinds or {}).items():
+        check_choice("column", name, names)
+        check_choice("kind", kind.partition(":")[0], KINDS)
+    parts = encode_each(numbered, names, kinds or {}, {})
     return side_by_side(parts).set_axis(table.index)
 
 

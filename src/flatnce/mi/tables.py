@@ -420,6 +420,7 @@ def _open_arrays(path: Path) -> _File:
         raise ValueError(f"{path} holds no arrays; write numbers with numpy.savez")
     names: list[str] = []
     arrays: dict[str, list[int]] = {}
+    tables = {name: array for name, array in tables.items() if array.ndim} or tables
     for name, array in tables.items():
         if array.dtype.kind not in "biuf" or array.ndim not in (1, 2) or not array.size:
             raise ValueError(MESSAGES["array"].format(name=name, path=path, array=array))
