@@ -42,9 +42,7 @@ class Store:
 
     def __init__(self, folder: Path, others: Sequence[Path] = ()) -> None:
         if (folder / "config.json").exists():
-            raise ValueError(
-                f"store={str(folder)!r} is a run; name a folder of records"
-            )
+            raise ValueError(f"store={str(folder)!r} is a run; name a folder of records")
         self.folder = folder
         self.records: dict[str, dict[str, Any]] = {}
         for place in (*others, folder):
