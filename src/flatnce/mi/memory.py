@@ -105,11 +105,10 @@ def _memory(whole: list[Table], ordered: list[bool], nearest: int = 0) -> Memory
         least[number] = min((3.5 + math.sqrt(2 * math.log(tries))) / math.sqrt(rows), surely)
     if any(alike[number].max() < least[number] for number in compared):
         return None
-    if nearest and any(
-        _repeats(whole[number], int(alike[number].argmax()) + 1) for number in compared
-    ):
-        return None  # a design that is run round after round, not persons who are measured again
     for number in compared:
+        lag = int(alike[number].argmax()) + 1
+        if nearest and (whole[number][lag:] == whole[number][:-lag]).all():
+            return None  # a design that is run round after round, not persons measured again
         least[number] = max(least[number], _by_chance(scores[number], lags))
     both = np.where((alike > least[:, None]).all(axis=0), alike.min(axis=0), 0.0)
     if not both.any():
@@ -118,11 +117,6 @@ def _memory(whole: list[Table], ordered: list[bool], nearest: int = 0) -> Memory
     # The length of a walk is that of its trend.
     length = None if nearest else _length(whole, rows, lag)
     return Memory(float(seen[:, lag - 1].min()), length, lag)
-
-
-def _repeats(side: Table, lag: int) -> bool:
-    """Whether every row is that of ``lag`` rows before."""
-    return bool((side[lag:] == side[:-lag]).all())
 
 
 def _is_sorted(column: Table) -> bool:
