@@ -228,7 +228,8 @@ def evaluate(
         # So many more may be expected (Garwood's 95 % limit of a Poisson mean): 3 if none is seen.
         more = float(students.chdtri(2 * (count + 1), 0.05)) / 2 - count
         cost = more / (units + more) * (primary.nats - value)
-        if few_errors := cost > 1.1 * less:  # of many errors, both are nearly equal
+        # Of many errors both are nearly equal, and Student's t uses the scores as they are.
+        if few_errors := count < 30 and cost > 1.1 * less:
             less = cost
     limit = primary.nats - less
     return Evaluation(

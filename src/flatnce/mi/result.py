@@ -98,10 +98,8 @@ class Estimate:
         lower, evidence = limit_text(self.lower * factor, decimals), p_value_in_words(self.p_value)
         if self.flagged("dependent"):
             said = next(flag.message for flag in self.flags if flag.name == "dependent")
-            why, blocks = (
-                said[0].lower() + said[1:].split(" on both")[0],
-                self.settings.get("blocks"),
-            )
+            why, blocks = said.split(" on both")[0], self.settings.get("blocks")
+            why = why[0].lower() + why[1:]
             if blocks and why.startswith("nearby"):
                 why = f"blocks of {blocks} rows are too short"
             return f"I(X;Y) is not certified: {why} (as if independent: {estimate} {unit})"
