@@ -16,9 +16,9 @@ from layouts import random
 from once import once
 
 SCRIPT = Path(__file__).parents[1] / "compiled_step.py"
-CASES = ["chunked", "scheduled queue", "whole step", "fused"]
+CASES = ["scheduled queue", "whole step", "fused"]
 # The others contain most of these already: the whole step and inductor's are dense.
-MORE_CASES = ["dense", "queue and batch", "learned towers"]
+MORE_CASES = ["chunked", "dense", "queue and batch", "learned towers"]
 AOT = "aot_eager"  # all of torch.compile but the code generation, so it needs no compiler
 MISSING = {
     "whole step": not hasattr(torch._dynamo.config, "trace_autograd_ops"),
