@@ -2,6 +2,7 @@
 
 import os
 import platform
+import sys
 import time
 from dataclasses import dataclass, replace
 from functools import cache
@@ -38,8 +39,8 @@ TINY_SPEED = 10_000
 """Images per second on Tiny-ImageNet: an estimate, a quarter of the speed of 32 × 32 pixels."""
 IMAGES = {CIFAR: 50_000, CIFAR + LONG_TAIL: sum(counts(CIFAR)), TINY: 100_000}
 """Training images by data set."""
-KEPT_EPOCHS = 100
-"""Epochs between checkpoints, so that a long run can be continued."""
+KEPT_EPOCHS = 10
+"""Epochs between checkpoints, so that an interrupted run can be continued."""
 
 
 CHANGES = {
@@ -136,7 +137,9 @@ def prepare(asked):
 
 
 def run_parts(asked, piece, runs_of):
-    """Run the asked parts that end in time, without the runs that have a committed record.
+    """Run the asked parts that end in time, without the runs that have a record.
+
+    The process exits with 1 if a run has none at the end.
 
     Arguments:
         asked: The options of the command line.
@@ -146,12 +149,13 @@ def run_parts(asked, piece, runs_of):
     """
     began = time.perf_counter()
     prepare(asked)
-    taken, committed = {}, read_all(HERE / "records")
+    taken, failed, committed = {}, [], read_all(HERE / "records")
     for part in asked.parts:
-        known = committed | read_all(asked.out / "records")
-        runs = runs_of(part, asked.epochs, list(known.values()))
-        if asked.preset == CIFAR:
-            runs = [run for run in runs if run.name not in committed]
+        own = read_all(asked.out / "records")
+        known = committed | own
+        done = known if asked.preset == CIFAR else own
+        wanted = runs_of(part, asked.epochs, list(known.values()))
+        runs = [run for run in wanted if run.name not in done]
         if not runs:
             print(f"part {part} has nothing to run", flush=True)
             continue
@@ -161,11 +165,15 @@ def run_parts(asked, piece, runs_of):
             continue
         taken |= dict.fromkeys(runs, part)
         if not asked.together:
-            trained_and_evaluated(asked, piece, part, dict.fromkeys(runs, part))
+            found = trained_and_evaluated(asked, piece, part, dict.fromkeys(runs, part))
+            failed += [run.name for run in runs if run not in found]
             print(f"part {part} ended at {time.perf_counter() - began:.0f} s", flush=True)
     if asked.together and taken:
-        trained_and_evaluated(asked, piece, "-".join(asked.parts), taken)
+        found = trained_and_evaluated(asked, piece, "-".join(asked.parts), taken)
+        failed += [run.name for run in taken if run not in found]
         print(f"the parts ended at {time.perf_counter() - began:.0f} s", flush=True)
+    if failed:
+        sys.exit(f"failed, without a record: {', '.join(failed)}")
 
 
 def steps_between_lines(run):
@@ -253,7 +261,8 @@ def trained_and_evaluated(asked, piece, folder, wanted):
     """Train the runs at the same time, evaluate each, and return their records by run.
 
     A run of the tuning seed is evaluated on held-out images when its training ends; the other runs
-    pause meanwhile. Runs of other seeds are evaluated on the test images after all trainings.
+    pause meanwhile. Runs of other seeds are evaluated on the test images after all trainings. The
+    process exits with 1 if runs were stopped; those that ended before are evaluated first.
 
     Arguments:
         asked: The options of the command line.
@@ -269,7 +278,7 @@ def trained_and_evaluated(asked, piece, folder, wanted):
     configs = {run.name: config_of(asked, run) for run in wanted}
     at_once = min(asked.at_once or len(configs), len(configs))
     device = torch.device("cuda" if torch.cuda.device_count() else "cpu")
-    records, embeddings = {}, {}
+    records = {}
 
     @cache
     def images(data, split):
@@ -286,9 +295,8 @@ def trained_and_evaluated(asked, piece, folder, wanted):
             loaded = load_encoder(place / run.name, None, device)
         if run.tunes:
             evaluation, z = on_held_out(loaded, *splits)
-            step = embeddings.setdefault(wanted[run], {})
-            step[run.name] = z
-            np.savez(asked.out / f"embeddings-{wanted[run]}.npz", **step)
+            kept = asked.out / f"embeddings-{wanted[run]}.npz"
+            np.savez(kept, **(dict(np.load(kept)) if kept.exists() else {}) | {run.name: z})
         else:
             evaluation = on_test(loaded, *splits)
         if averaged:
@@ -305,11 +313,16 @@ def trained_and_evaluated(asked, piece, folder, wanted):
         if line["kind"] == "state" and line["state"] == "done" and by_name[name].tunes:
             evaluate(by_name[name])
 
-    for state in sweep(configs, place, at_once=at_once, report=follow):
+    states = sweep(configs, place, at_once=at_once, report=follow, shared=True)
+    for state in states:
         print(state.name, state.state, state.failure, flush=True)
+    ended = {state.name for state in states if state.state == "done"}
     for run in wanted:  # a run that failed has no record; the log says why
-        if run not in records and read_run(place / run.name).results is not None:
+        if run not in records and run.name in ended:
             evaluate(run)
+    if any(state.state in ("stopped", "waiting") for state in states):
+        names = ", ".join(run.name for run in wanted if run not in records)
+        sys.exit(f"stopped: {names}; the same command with the same --work continues them")
     return {run: records[run] for run in wanted if run in records}
 
 

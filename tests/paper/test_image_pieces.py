@@ -2,6 +2,8 @@
 
 import itertools
 import math
+import os
+import signal
 import sys
 from argparse import Namespace
 from collections import Counter
@@ -145,7 +147,7 @@ def test_an_averaged_run_keeps_five_checkpoints_and_has_a_key_of_its_own(study_m
         config_of(asked, Run("flatnce", 32, 0.1, 0.03, 100, ess=0.075, changes=changes))
         for changes in ((), ("average",))
     )
-    assert (plain.watch.checkpoint_every, plain.watch.keep) == (100.0, 1)
+    assert (plain.watch.checkpoint_every, plain.watch.keep) == (10.0, 1)
     assert (averaged.watch.checkpoint_every, averaged.watch.keep) == (5.0, 5)
     assert averaged == plain.override(checkpoint_every=5.0, keep=5)  # nothing else changes
     assert key_of(averaged.plain()) != key_of(plain.plain())
@@ -604,21 +606,65 @@ def test_the_parts_of_a_piece_pass_the_parser_and_runs_with_records_are_left_out
     import training
 
     trained = []
-    monkeypatch.setattr(training, "trained_and_evaluated", lambda *given: trained.append(given))
+
+    def all_fail(*given):
+        trained.append(given)
+        return {}
+
+    monkeypatch.setattr(training, "trained_and_evaluated", all_fail)
     monkeypatch.setattr(training, "prepare", lambda asked: None)
     given = "pieces.py 6 --parts 10-ends --commit 0 --out".split()
     monkeypatch.setattr(sys, "argv", [*given, str(tmp_path), "--work", str(tmp_path)])
     known = {one["name"]: one for one in committed}
-    done = "flatnce-b32-t0.5-r0.03-e100-s10"
+    own = {}
     monkeypatch.setattr(
-        training, "read_all", lambda folder: {} if folder == tmp_path / "records" else known
+        training, "read_all", lambda folder: own if folder == tmp_path / "records" else known
     )
-    pieces.main()
+    with pytest.raises(SystemExit, match="failed, without a record: infonce-b32"):
+        pieces.main()
+    done = "flatnce-b32-t0.5-r0.03-e100-s10"
     known[done] = made(6, "10-ends", seed=10, objective="flatnce", temperature=0.5)
-    pieces.main()
+    with pytest.raises(SystemExit):
+        pieces.main()
     first, second = ({run.name for run in runs} for _, _, _, runs in trained)
     assert [number for _, number, _, _ in trained] == [6, 6]
     assert first - second == {done} and len(first) == 4
+    own |= dict.fromkeys(second, known[done])  # records that are not committed yet
+    pieces.main()
+    assert len(trained) == 2
+
+
+@pytest.mark.slow
+def test_a_stopped_part_evaluates_what_has_ended_and_exits_with_an_error(
+    study_modules, monkeypatch, tmp_path
+):
+    import training
+
+    from flatnce.pretrain import sweep
+
+    asked = Namespace(preset="digits", data=None, out=tmp_path, work=tmp_path / "work")
+    asked.at_once, asked.commit = 1, "0"
+    runs = [training.Run("flatnce", 256, 0.1, 0.03, 1, seed=seed) for seed in (0, 10)]
+    ended, stopped = (run.name for run in runs)
+
+    def with_a_stop(configs, place, **more):
+        def stop(name, line):
+            more["report"](name, line)
+            if line["kind"] == "state" and line["state"] == "done":
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        return sweep(configs, place, **more | {"report": stop})
+
+    monkeypatch.setattr(training, "sweep", with_a_stop)
+    with pytest.raises(SystemExit, match=f"stopped: {stopped}; the same command"):
+        training.trained_and_evaluated(asked, 6, "10", dict.fromkeys(runs, "10"))
+    assert [path.stem for path in (tmp_path / "records").iterdir()] == [ended]
+    monkeypatch.setattr(training, "sweep", sweep)
+    found = training.trained_and_evaluated(asked, 6, "10", {runs[1]: "10"})
+    assert [run.name for run in found] == [stopped]
+    tuned = training.Run("flatnce", 256, 0.2, 0.03, 1)
+    training.trained_and_evaluated(asked, 6, "10", {tuned: "10"})
+    assert set(np.load(tmp_path / "embeddings-10.npz")) == {ended, tuned.name}
 
 
 def test_configs_accept_dhel_and_name_the_data(every_run, anchor_objectives):
