@@ -92,14 +92,12 @@ def _charts() -> list[Curves]:
 CHARTS = _charts()
 
 
-def run_page(directory: str | Path, out: str | Path | None = None) -> Path:
-    """Write the page of a training run and return its path.
+def run_page(directory: str | Path) -> Path:
+    """Write ``report.html`` into the directory of a training run and return its path.
 
-    The page of an unfinished run shows what has been measured so far and says so. By default it is
-    ``report.html`` in the run's directory.
+    The page of an unfinished run shows what has been measured so far and says so.
     """
-    page = page_of_run(directory)
-    return write_page(page, Path(directory) / "report.html" if out is None else Path(out))
+    return write_page(page_of_run(directory), Path(directory) / "report.html")
 
 
 def page_of_run(directory: str | Path) -> Page:
