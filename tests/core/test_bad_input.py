@@ -270,8 +270,8 @@ REFUSED = [
     ("FlatNCE(1e-30)(z, rows(seed=1))", "temperature=1e-30", "positive finite"),
     ("contrast_of(two_view(z, z), 0.1, kernel='fast')", "kernel='fast'", "auto, dense, chunked"),
     ("flatnce.LearnedTemperature(0.001)", "start=0.001", "lowest=0.01"),
-    ("flatnce.LearnedTemperature(0.1, lowest=0.0)", "lowest=0.0", "positive"),
-    ("flatnce.LearnedTemperature(highest=INF)", "must lie between lowest="),
+    ("flatnce.LearnedTemperature(0.1, lowest=0.0)", "lowest=0 must", "positive"),
+    ("flatnce.LearnedTemperature(highest=INF)", "highest=inf must be a positive finite"),
     # Controllers and schedules.
     ("EssController(0.5, rate=1.0)", "rate=1.0", "(0, 1)"),
     (
@@ -729,7 +729,7 @@ SLIPS = [
     ("F.contrast_of(F.two_view(z, z), '0.1')", "temperature"),
     ("FlatNCE(temperature_gradient='mine')", "temperature_gradient='mine' is unknown"),
     ("FlatNCE(form='all')", "form='all' is unknown"),
-    ("FlatNCE(temperature='0.1')", "temperature has type str; pass a number"),
+    ("FlatNCE(temperature='0.1')", "temperature='0.1' has type str; pass a number"),
     ("FlatNCE(torch.tensor(2))(z, z)", "temperature has shape () and dtype torch.int64"),
     ("FlatNCE(1)(z[:1], z[:1])", "z1 has 1 row"),  # a whole number is a temperature
     ("F.flatnce(F.contrast_of(F.two_view(z, z), 0.1), value='one')", "value"),
@@ -739,7 +739,8 @@ SLIPS = [
     ("FlatNCE(gather='yes')", "gather='yes' is unknown; choose one of True, False"),
     ("FlatNCE(normalize=2)", "normalize=2 is unknown"),
     ("FlatNCE(in_batch=None)", "in_batch=None is unknown"),
-    ("FlatNCE(True)", "temperature has type bool; pass a number"),
+    ("LearnedTemperature('0.1')", "start='0.1' must be a positive finite number"),
+    ("FlatNCE(True)", "temperature=True has type bool; pass a number"),
     ("HolderFlatNCE(gamma='a')", "gamma='a' is not a number; pass a real number"),
     ("Monitor().compute(step='a')", "step='a' must be a whole number"),
 ]
@@ -755,7 +756,7 @@ def slips_said() -> dict[str, str]:
     """What each slip says; one process without the shape checks for all of them."""
     code = f"""
 import json, torch
-from flatnce import EssController, FlatNCE, HolderFlatNCE, KeyQueue, Monitor
+from flatnce import EssController, FlatNCE, HolderFlatNCE, KeyQueue, LearnedTemperature, Monitor
 from flatnce import functional as F
 
 z, said = torch.eye(3), {{}}

@@ -44,11 +44,10 @@ class LearnedTemperature(nn.Module):
         self, start: float = 0.07, *, lowest: float = 0.01, highest: float = 10.0
     ) -> None:
         super().__init__()
-        if not 0 < lowest <= start <= highest < math.inf:
-            raise ValueError(
-                f"start={start} must lie between lowest={lowest} and highest={highest}, all "
-                "positive and finite"
-            )
+        for name, value in {"start": start, "lowest": lowest, "highest": highest}.items():
+            check_positive(name, value)
+        if not lowest <= start <= highest:
+            raise ValueError(f"start={start} must lie between {lowest=} and {highest=}")
         self.lowest, self.highest = lowest, highest
         self.log_beta = nn.Parameter(torch.tensor(-math.log(start)))
 
@@ -79,8 +78,8 @@ class TemperatureSource(PreciseState):
             check_positive("temperature", temperature)
         if not isinstance(temperature, Temperature):
             raise ValueError(
-                f"temperature has type {type(temperature).__name__}; pass a number, a tensor, a "
-                "schedule, an EssController or a LearnedTemperature"
+                f"{temperature=} has type {type(temperature).__name__}; pass a number, a tensor, "
+                "a schedule, an EssController or a LearnedTemperature"
             )
         if isinstance(temperature, Tensor) and temperature.numel() != 1:
             raise ValueError(f"temperature has shape {tuple(temperature.shape)}; pass one number")
