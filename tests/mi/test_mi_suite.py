@@ -199,13 +199,13 @@ def test_the_pages_give_the_score_of_the_distributions_that_were_held_back(score
         words_of(path)
         for path in ("README.md", "docs/results.md", "docs/mutual-information.md", "CHANGELOG.md")
     )
-    assert f"best estimate on {laws} distributions that were held back" in readme
+    assert f"best estimate on {laws} held-out distributions" in readme
     assert f"within 10 % of the best on {best['flatnce']}; nearest neigh" in readme
     assert f"(KSG) on {best['ksg']}, canonical correlations (CCA) on {best['cca']};" in readme
     assert f"{above} of {tables} lower limits above the truth" in readme
     assert (
-        f"interval holds the truth in {whole}** ({held} of {tables}; many columns {many})"
-        in readme
+        f"covers the true value in {whole} of the tables** ({held} of {tables}; many "
+        f"columns {many})" in readme
     )
     assert f"KSG is closer on {nearer} distributions" in readme
     assert f"the best estimate on {laws} held-out distributions" in results
@@ -216,7 +216,8 @@ def test_the_pages_give_the_score_of_the_distributions_that_were_held_back(score
     assert f"{small} for small images; KSG is closer on {nearer} distributions" in results
     assert f"On {laws} distributions that were held back it holds the truth in {held} of" in page
     assert f"in {held} of {tables} tables ({whole}).**" in page
-    assert f"it holds the truth in {whole} of {tables} tables of held-out laws" in changes
+    held = f"it holds the truth in {whole} of {tables} tables of held-out distributions"
+    assert held in changes
 
 
 def test_the_pages_give_the_coverage_on_the_43_distributions_and_without_information(score):
