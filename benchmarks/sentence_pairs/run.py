@@ -279,18 +279,18 @@ def check_fit(options):
 
 @torch.no_grad()
 def diagnose(model, loss_fn, columns):
-    """ESS and gain of the trained model on its last batches, without dropout, for both losses."""
+    """ESS and gain of the trained model over the last batches, without dropout."""
+    from flatnce import Monitor
     from flatnce.integrations.sentence_transformers import FlatNCERankingLoss
 
     temperature = float(getattr(loss_fn, "temperature", 0.0)) or 1 / loss_fn.scale
-    reader = FlatNCERankingLoss(model, temperature=temperature)
+    reader, monitor = FlatNCERankingLoss(model, temperature=temperature), Monitor(rows=0)
     model.eval()
-    found = []
     for features in columns:
         reader([dict(column) for column in features], None)
-        found.append([float(reader.last.ess), float(reader.last.gain)])
-    ess, gain = (statistics.fmean(values) for values in zip(*found, strict=True))
-    return {"ess": ess, "gain": gain, "scale_at_end": 1 / temperature}
+        monitor.update(reader.last)
+    found = monitor.compute()
+    return {"ess": found["ess"], "gain": found["gain"], "scale_at_end": 1 / temperature}
 
 
 def best(records, **wanted):
@@ -418,6 +418,7 @@ def main():
     results = {
         "environment": environment([TUNING_SEED, *range(options.seeds)], options.device),
         "tiny": options.tiny,
+        "form of ESS": "ratio of means over all batches",
         "training_pairs": len(data["train"]),
         "pairs": {n: {k: len(v) for k, v in data[n].items()} for n in ("validation", "test")},
         "tuning": [],
@@ -459,7 +460,8 @@ def identity(record):
 def continued(options, results):
     """What an earlier call has run, if it was asked for the same; each run names its commit."""
     before = json.loads(options.out.read_text())
-    different = {key for key in ("tiny", "training_pairs", "pairs") if before[key] != results[key]}
+    same = ("tiny", "form of ESS", "training_pairs", "pairs")
+    different = {key for key in same if before.get(key) != results[key]}
     for run in before["tuning"] + before["runs"]:
         if run["epochs"] != epochs_of(run["start"], options):
             different.add("number of epochs")
@@ -468,8 +470,8 @@ def continued(options, results):
     if different:
         said = ", ".join(sorted(different))
         raise SystemExit(f"{options.out} holds runs with another {said}; give another --out")
-    same = {key: before[key] for key in ("tuning", "runs", "seconds")}
-    return {**same, "earlier": [*before.get("earlier", []), before["environment"]]}
+    kept = {key: before[key] for key in ("tuning", "runs", "seconds")}
+    return {**kept, "earlier": [*before.get("earlier", []), before["environment"]]}
 
 
 if __name__ == "__main__":

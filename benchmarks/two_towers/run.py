@@ -23,15 +23,14 @@ import torch
 from scipy.stats import t as student
 from torch import nn
 
-from flatnce import EssController, FlatNCE, InfoNCE
-from flatnce.core.diagnostics import Snapshot
+from flatnce import EssController, FlatNCE, InfoNCE, Monitor
 from flatnce.integrations.open_clip import FlatClipLoss
 from flatnce.pretrain.runs.log import environment
 
 BATCH, POOL, SIDE, SEEN, WIDTH = 32, 1000, 32, 12, 128
 RATES = (1e-4, 3e-4, 1e-3, 3e-3)
 SCALE_AT_START, SCALE_BOUND = 1 / 0.07, 100.0  # CLIP's
-TUNING_SEED, LAST_STEPS = 100, 100
+TUNING_SEED, LAST_STEPS, SHOWN = 100, 100, ("ess", "gain", "top1")
 SCALES, TARGETS = (5.0, 10.0, 20.0, 40.0, 80.0), (0.075, 0.15, 0.3, 0.45, 0.6)
 FAMILIES = {
     "ClipLoss, learned": (None,),
@@ -224,7 +223,7 @@ def train(job):
 
 
 def fit(model, loss_fn, images, epochs, rate, generator):
-    """AdamW with a tenth of warm-up and a cosine; means of the last steps' diagnostics."""
+    """AdamW with a tenth of warm-up and a cosine; the diagnostics over the last steps."""
     decayed = [p for p in model.parameters() if p.ndim > 1]
     others = [p for p in model.parameters() if p.ndim <= 1]  # CLIP decays neither gains nor scale
     optimizer = torch.optim.AdamW(
@@ -232,13 +231,13 @@ def fit(model, loss_fn, images, epochs, rate, generator):
         lr=rate,
     )
     steps = len(images) // BATCH
-    total, watched = epochs * steps, []
+    total = epochs * steps
     warm = max(1, total // 10)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer,
         lambda step: min((step + 1) / warm, 0.5 * (1 + math.cos(math.pi * step / total))),
     )
-    reader = FlatClipLoss()
+    reader, monitor = FlatClipLoss(), Monitor(rows=0)
     for step in range(total):
         if step % steps == 0:
             order = torch.randperm(len(images), generator=generator).to(images.device)
@@ -255,14 +254,11 @@ def fit(model, loss_fn, images, epochs, rate, generator):
             if total - step <= LAST_STEPS:  # computed by the same function for both losses
                 held = torch.tensor(loss_fn.scale) if isinstance(loss_fn, Held) else scale.detach()
                 reader(left.detach(), right.detach(), held)
-                watched.append(shown(reader.last))
-    found = {name: statistics.fmean(line[name] for line in watched) for name in watched[0]}
+                monitor.update(reader.last)
+    means = monitor.compute()
+    found = {"loss": means["objective_loss"], **{name: means[name] for name in SHOWN}}
     ended = loss_fn.scale if isinstance(loss_fn, Held) else model.log_scale.exp().item()
     return {"steps": total, **found, "scale_at_end": ended}
-
-
-def shown(last: Snapshot):
-    return {name: float(getattr(last, name)) for name in ("loss", "ess", "gain", "top1")}
 
 
 @torch.no_grad()
