@@ -1,10 +1,13 @@
 """The committed records: every figure is drawn from them, and settings do not outgrow them."""
 
+import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, stdev
 
 import pytest
+from scipy.stats import t as student
 
 from flatnce.core.diagnostics.verdict import IDLE_SHARE
 from flatnce.paper.reproduce import analyses, engine
@@ -75,7 +78,22 @@ def test_the_page_of_experiments_quotes_figures_1_and_5(committed, tmp_path):
     assert f"below the ceiling log 63 = 4.14 ({' and '.join(sampled)})" in page
     end, gain = read_run(tmp_path / "fig-mi").results["words"].values()
     ahead = re.search(r"FlatNCE is ahead by (\S+ ± \S+) nats \(in all 3 seeds\)", end)
-    assert f"FlatNCE is better by {ahead[1]} in all seeds" in page
+    behind = {0}  # epochs
+    for seed in (0, 1, 2):
+        infonce, flatnce = (
+            {
+                round(one["epoch"]): one["pool_mi"]
+                for one in run.record["metrics"]
+                if "pool_mi" in one
+            }
+            for run in map(
+                committed.find, plan_runs(EXPERIMENTS["fig-mi"], Setting("small", (seed,)))
+            )
+        )
+        assert infonce.keys() == flatnce.keys() == {*range(1, 21)}
+        behind |= {epoch for epoch in infonce if flatnce[epoch] <= infonce[epoch]}
+    since = f"and is better in all seeds at every epoch from {max(behind) + 1} on."
+    assert f"FlatNCE is better by {ahead[1]} in all seeds, {since}" in " ".join(page.split())
     infonce, flatnce = (row["measures"] for row in read_run(tmp_path / "fig-ess").results["rows"])
     negatives, both = "ESS of the negatives, first", "ESS with the positive, last"
     first = " and ".join(f"{own[negatives]['mean']:.2f}" for own in (flatnce, infonce))
@@ -132,6 +150,77 @@ def test_the_page_of_experiments_quotes_tables_2_and_s3(committed, tmp_path):
         ]
         assert min(apart) > 0
         assert f"{100 * fmean(apart):.2f} ± {100 * stdev(apart):.2f}" in page
+
+
+def test_the_page_of_experiments_computes_times_from_measured_speeds():
+    page = (FOLDER.parents[2] / "docs" / "reproduce.md").read_text(encoding="utf-8")
+    rows = {cells[1].strip("` "): cells for line in page.splitlines()
+            if len(cells := line.split("|")) == 8}  # fmt: skip
+    measured = json.loads((FOLDER.parents[1] / "throughput" / "results.json").read_text("utf-8"))
+    speed = {row["batch"]: row["images_per_second"] for row in measured["parts"]["train"]["rows"]
+             if row["backbone"] == "resnet18"}  # fmt: skip
+    known = ", as were {:,.0f} at batch 64, {:,.0f} at 128 and {:,.0f} at 512, which is also used"
+    assert known.format(*(speed[size] for size in (64, 128, 512))) in " ".join(page.split())
+    speed |= {16: 12_500, 32: 25_000, 1024: speed[512]}
+    for scale, unit, place in (("small", 60, 4), ("paper", 3600, 6)):
+        trained = set()
+        for name in list(rows)[2:]:
+            runs = plan_runs(EXPERIMENTS[name], Setting(scale, imagenet="./imagenet"))
+            new = {repr(run.config): run.config for run in runs if repr(run.config) not in trained}
+            trained |= new.keys()
+            lost = scale == "small" and name == "table-transfer"  # their weights were not kept
+            if scale == "small" and "run (" in rows[name][3]:
+                new = {}
+            seconds = 0.0
+            for config in [run.config for run in runs] if lost else new.values():
+                if config.data.data == "./imagenet":
+                    seconds += config.run.epochs * 1_281_167 / 2_500
+                else:
+                    slower = 3 if config.model.backbone == "resnet50" else 1
+                    seconds += config.run.epochs * 50_000 * slower / speed[config.run.batch_size]
+            time = seconds / unit
+            shown = f"{time:.1f}" if 0 < time < 0.95 else f"{int(time + 0.5)}"
+            assert rows[name][place].strip() == shown, (name, scale)
+
+
+def test_the_page_of_experiments_says_what_transfer_prints_for_missing_sets(
+    committed, monkeypatch
+):
+    page = (FOLDER.parents[2] / "docs" / "reproduce.md").read_text(encoding="utf-8")
+    experiment, setting = EXPERIMENTS["table-transfer"], Setting("smoke")
+    known = {"digits": "Digits", "cifar100": "CIFAR-100", "stl10": "STL-10",
+             "fashion-mnist": "Fashion-MNIST"}  # fmt: skip
+    sets = listed([known[name] for name in experiment.sets["small"]])
+    assert f"evaluates on {sets}. It uses those of them that are on disk" in page
+    absent = ["cifar100", "stl10"]
+    monkeypatch.setattr(analyses, "missing_sets", lambda *_: absent)
+    runs = [committed.find(run) for run in plan_runs(experiment, setting)]
+    more = replace(experiment, sets={"smoke": ["digits", *absent]})
+    ((title, words),) = engine.analyse(more, runs, setting).words.items()
+    assert f'"{title}: {words}"' in " ".join(page.split())
+
+
+def listed(words):
+    *others, last = words
+    return f"{', '.join(others)} and {last}"
+
+
+def test_the_changelog_gives_the_verdicts_of_the_image_study(study_modules):
+    from hypotheses import HERE, decided, of_curve, together
+    from records import read_all
+
+    changes = " ".join((FOLDER.parents[2] / "CHANGELOG.md").read_text("utf-8").split())
+    found = list(read_all(HERE / "records").values())
+    verdicts = {"supported": [], "refuted": []}
+    for name, pairs in decided(found).items():
+        verdicts[together([verdict for _, verdict in pairs])].append(name)
+    supported, (refuted,) = verdicts.values()
+    assert f"{listed(supported)} are supported, {refuted} is refuted" in changes
+    flat, info = (of_curve(found, objective)[0.5] for objective in ("flatnce", "infonce"))
+    gaps = [info[seed] - flat[seed] for seed in (10, 11)]
+    assert 0 < fmean(gaps) < student.ppf(0.975, 1) * stdev(gaps) / 2**0.5
+    ahead = " and ".join(f"{gap:.2f}" for gap in gaps)
+    assert f"InfoNCE is above FlatNCE by {ahead}, which is no clear difference." in changes
 
 
 def test_no_committed_record_is_left_over(committed):
