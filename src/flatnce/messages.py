@@ -30,15 +30,10 @@ class FlatnceWarning(UserWarning):
     """A warning of this package, which the command line prints in one line."""
 
 
-def as_given(value: object) -> str:
-    """A value as a user writes it: -1 for -1.0, and text in quotes."""
-    return repr(value) if isinstance(value, str) else str(value).removesuffix(".0")
-
-
 def check_at_least(name: str, value: float | int, least: float | int, note: str = "") -> None:
     """Raise a ValueError for a number below ``least``, or NaN; ``note`` ends the message."""
     if not value >= least:
-        raise ValueError(f"{name}={as_given(value)} must be at least {least}{note}")
+        raise ValueError(f"{name}={value} must be at least {least}{note}")
 
 
 def check_fields(owner: object, **least: float | int) -> None:
@@ -51,7 +46,8 @@ def check_fields(owner: object, **least: float | int) -> None:
 def check_positive(name: str, value: float | int, note: str = "") -> None:
     """Raise a ValueError for a number that is not positive and finite."""
     if not (isinstance(value, Real) and value > 0 and math.isfinite(value)):
-        raise ValueError(f"{name}={as_given(value)} must be a positive finite number{note}")
+        shown = repr(value) if isinstance(value, str) else value
+        raise ValueError(f"{name}={shown} must be a positive finite number{note}")
 
 
 def check_choice(name: str, value: object, choices: Iterable[object], note: str = "") -> None:

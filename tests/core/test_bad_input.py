@@ -270,7 +270,7 @@ REFUSED = [
     ("FlatNCE(1e-30)(z, rows(seed=1))", "temperature=1e-30", "positive finite"),
     ("contrast_of(two_view(z, z), 0.1, kernel='fast')", "kernel='fast'", "auto, dense, chunked"),
     ("flatnce.LearnedTemperature(0.001)", "start=0.001", "lowest=0.01"),
-    ("flatnce.LearnedTemperature(0.1, lowest=0.0)", "lowest=0 must", "positive"),
+    ("flatnce.LearnedTemperature(0.1, lowest=0.0)", "lowest=0.0 must", "positive"),
     ("flatnce.LearnedTemperature(highest=INF)", "highest=inf must be a positive finite"),
     # Controllers and schedules.
     ("EssController(0.5, rate=1.0)", "rate=1.0", "(0, 1)"),

@@ -45,7 +45,7 @@ def test_a_number_of_the_file_is_not_called_an_option_that_was_typed(archive, ca
         np.savez(archive, **{**held, "temperature": -1.0})
     assert main(["doctor", str(archive)]) == 2
     said = capsys.readouterr().err
-    assert f"the array temperature of {archive}: -1 must be a positive finite number" in said
+    assert f"the array temperature of {archive}: -1.0 must be a positive finite number" in said
     assert main(["doctor", str(archive), "--temperature", "-2"]) == 2
     assert "--temperature -2" in capsys.readouterr().err
     assert main(["doctor", str(archive), "--temperature", "0.1"]) == 0

@@ -293,7 +293,7 @@ def test_broken_rows_are_named_and_the_rest_is_judged():
         ({"z1": torch.ones(4, 2, dtype=torch.long)}, "dtype torch.int64"),
         ({"z2": torch.ones(5, 2)}, "must agree"),
         ({"z2": torch.ones(4, 2, device="meta")}, "must agree"),
-        ({"temperature": 0.0}, "temperature=0 must"),
+        ({"temperature": 0.0}, "temperature=0.0"),
         ({"temperature": math.nan}, "temperature=nan"),
         ({"labels": torch.ones(4)}, "labels has shape"),
         ({"ids": torch.ones(3, dtype=torch.long)}, "ids has shape"),

@@ -460,7 +460,7 @@ def test_a_step_down_each_loss_raises_the_partners_scores(name):
         (lambda s: flo(s, s[0][:3]), "one number per row"),
         (lambda s: recentre(s, s[0][:3]), "one number per row"),
         (lambda s: cross_fitted_flo(s, s[:3]), "pool has 3 rows"),
-        (lambda s: smile(s, -1.0), "clip=-1 must"),
+        (lambda s: smile(s, -1.0), "clip=-1.0"),
         (lambda s: holder_statistics(s, math.nan), "power=nan"),
         (lambda s: holder_statistics(s, math.inf), "power=inf"),
         (
