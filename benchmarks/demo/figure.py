@@ -68,7 +68,7 @@ def draw_temperatures(axes, size: int, cases: list[dict]) -> None:
     axes.set(xlabel="temperature in training", title=f"Trained with K = {size} candidates")
     log_k = cases[0]["log_k"]
     axes.axhline(log_k, color="black", linestyle=":", linewidth=1.2)
-    axes.annotate(f"log {size}: all a batch of {size} can show", (temperatures[0], log_k),
+    axes.annotate(f"log {size}: upper bound for a batch of {size}", (temperatures[0], log_k),
                   (0, 4), textcoords="offset points", ha="right", va="bottom")  # fmt: skip
 
 
@@ -95,7 +95,7 @@ def main() -> None:
     highest, pool = max(case["temperature"] for case in results["cases"]), f"{results['pool']:,}"
     left.set_ylabel(f"mutual information among {pool} (nats)")
     at = (highest, results["pool_ceiling"])
-    left.annotate(f"log {pool}: all the pool can show", at, (0, -3),
+    left.annotate(f"log {pool}: upper bound for the pool", at, (0, -3),
                   textcoords="offset points", ha="right", va="top", color="dimgrey")  # fmt: skip
     right.legend(loc="lower right", bbox_to_anchor=(1, 0.02), frameon=False)
     figure.savefig(HERE / "demo.png", dpi=150)
