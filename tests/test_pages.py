@@ -154,6 +154,8 @@ def test_the_readme_shows_what_its_code_prints():
     printed = run_forked("\n".join(BLOCK.findall(README)))
     wanted = ".*".join(map(re.escape, "".join(shown).split("...")))
     assert re.fullmatch(wanted, printed, re.DOTALL), printed
+    verdict = shown[0].splitlines()[1].split()[0]
+    assert f"The pairs of this example are easy, so the verdict is *{verdict}*." in README
 
 
 @pytest.mark.slow

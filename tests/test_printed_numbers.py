@@ -249,6 +249,26 @@ def eager():
     spans = [between(device, "flatnce cross_entropy", 1, "logits") for device in ("cuda", "cpu")]
     yield f"takes {spans[0]} times torch's on the H200, {spans[1]} on a CPU", README
 
+    def float32(device, name, *sizes):
+        own = [ratios[device, name, "loss", "float32", size] for size in sizes]
+        return " to ".join(sorted({f"{end(own):.2f}" for end in (min, max)}))
+
+    later = [
+        row["milliseconds"]["FlatNCE, EssController"] / row["milliseconds"]["plain NT-Xent"]
+        for row in record("eager/short-h200.json")["rows"]
+        if (row["group"], row["dtype"]) == ("loss", "float32")
+    ]
+    small, held = (32, 256, 1024), "FlatNCE, EssController"
+    said = f"with `EssController` FlatNCE takes {float32('cuda', held, *small)} times NT-Xent on"
+    said += f" the H200 at batch 32 to 1,024 ({' and '.join(f'{one:.2f}' for one in later)} in a"
+    said += f" later run) and {float32('cpu', held, 32)} on a CPU at 32, with a `Monitor`"
+    spans = [float32("cuda", "FlatNCE, Monitor", *small), float32("cpu", "FlatNCE, Monitor", 32)]
+    yield f"{said} {spans[0]} and {spans[1]};", README
+    both = [float32("cpu", name, 32) for name in ("plain NT-Xent, torch.compile", "FlatNCE")]
+    assert both[0] < both[1]
+    said = "`torch.compile` of NT-Xent is faster than FlatNCE on a CPU at 32"
+    yield f"{said} ({both[0]} against {both[1]})", README
+
 
 def throughput():
     parts = record("throughput/results.json")["parts"]
@@ -285,6 +305,8 @@ def throughput():
     yield f"H200 it reached {elsewhere:,} at batch 32", "benchmarks/throughput/README.md"
     yield f"it reached {elsewhere:,} images per second at batch 32", SPEED
     yield f"{elsewhere:,} at batch 32 on another machine: {small / elsewhere:.0f} times", RESULTS
+    other = f"{small / elsewhere:.0f} times the same script on another machine"
+    yield f"{ratios[0]} times the usual script on the same machine | {other}", README
     graph, plain = (record(f"throughput/accuracy-{n}.json")["seeds"] for n in ("graph", "plain"))
     knn, linear = (
         100 * fmean(apart([one[key] for one in graph], [one[key] for one in plain]))

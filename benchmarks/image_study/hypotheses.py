@@ -100,6 +100,8 @@ class Finding:
     estimate: str
     interval: str
     verdict: str
+    counted: str = ""
+    """What the table shows in place of n."""
 
 
 def accuracies(records, arm, batch, piece=5, measure="linear"):
@@ -199,7 +201,12 @@ def third(records):
     of = f"spread over τ at {SMALL}, FlatNCE / InfoNCE"
     if len(seeds) < len(THREE_SEEDS):
         begun = any(one["piece"] == 6 for one in records)
-        return Finding("H3", of, len(seeds), "", "", NOT_ALL if begun else NOT_RUN)
+        common = [len(flat[at].keys() & info[at].keys()) for at in CURVE]
+        run = [number for number in common if number]
+        counted = (
+            f"{min(run)} of {len(THREE_SEEDS)}, at {len(run)} of {len(CURVE)} τ" if run else ""
+        )
+        return Finding("H3", of, len(seeds), "", "", NOT_ALL if begun else NOT_RUN, counted)
     ratio = ratio_of_spreads(flat, info, seeds)
     resamples = itertools.product(seeds, repeat=len(seeds))
     each = [ratio_of_spreads(flat, info, some) for some in resamples]
@@ -214,7 +221,7 @@ def seventh(studies):
     of = "settled τ, largest / smallest for 30 to 1,022 negatives, worst of the runs and targets"
     ratio = max(row["ratio_30_to_1022"] for row in rows)
     verdict = SUPPORTED if ratio <= LARGEST_RATIO else REFUTED
-    return Finding("H7", of, len(studies), f"{ratio:.3f}", "", verdict)
+    return Finding("H7", of, len(studies), f"{ratio:.3f}", "", verdict, f"{len(studies)} runs")
 
 
 def eighth(records):
@@ -303,7 +310,8 @@ def rows(found, heads):
     lines = [f"| | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
     for one in found:
         needed = CRITERIA[one.hypothesis]
-        cells = (one.hypothesis, one.of, one.n, one.estimate, one.interval, needed, one.verdict)
+        n = one.counted or one.n
+        cells = (one.hypothesis, one.of, n, one.estimate, one.interval, needed, one.verdict)
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines)
 

@@ -2,9 +2,11 @@
 
     python benchmarks/image_study/small_batches.py
 
-It prints the table of `docs/explain/effective-sample-size.md`, from the committed embeddings.
+It writes `small_batches.json`, from the committed embeddings, and prints the table that `table.py`
+puts into `docs/explain/effective-sample-size.md`.
 """
 
+import json
 import math
 from pathlib import Path
 
@@ -19,8 +21,9 @@ RUNS = {
     "flatnce-b32-t0.1-r0.03-s0": "FlatNCE, τ = 0.1",
 }
 TARGETS = (0.3, 0.1, 0.075)
-STEPS = {16: 2000, 32: 1200, 128: 500}
+STEPS = {16: 2000, 32: 1200, 128: 500, 512: 200}
 """By batch size; the first third is left out."""
+RECORD = Path(__file__).with_name("small_batches.json")
 
 
 def batches_of(views, batch, steps):
@@ -45,20 +48,48 @@ def settled(views, batch, target):
     return temperature, float(F.population_ess(F.contrast_of(whole, temperature)))
 
 
-def table():
+def measured():
+    """Temperature and ESS by run, target and batch size."""
+    stored, found = np.load(Path(__file__).with_name("embeddings.npz")), {}
+    for run in RUNS:
+        views = torch.nn.functional.normalize(torch.from_numpy(stored[run]).float(), dim=2)
+        found[run] = {
+            str(target): {
+                str(batch): [round(value, 5) for value in settled(views, batch, target)]
+                for batch in STEPS
+            }
+            for target in TARGETS
+        }
+    return found
+
+
+def recorded():
+    """What the record holds, as `measured` gives it."""
+    return json.loads(RECORD.read_text(encoding="utf-8"))["settled"]
+
+
+def table(found):
     """A row per run and target."""
-    stored = np.load(Path(__file__).with_name("embeddings.npz"))
     heads = ["Target", "run", *(f"{batch} images" for batch in STEPS)]
     lines = [f"| {' | '.join(heads)} |", "|---:|---|" + "---:|" * len(STEPS)]
     for run, name in RUNS.items():
-        views = torch.nn.functional.normalize(torch.from_numpy(stored[run]).float(), dim=2)
-        for target in TARGETS:
-            found = [settled(views, batch, target) for batch in STEPS]
-            cells = [f"{temperature:.3f} ({ess:.3f})" for temperature, ess in found]
+        for target, by_batch in found[run].items():
+            cells = [f"{temperature:.3f} ({ess:.3f})" for temperature, ess in by_batch.values()]
             lines.append(f"| {target} | {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-if __name__ == "__main__":
+def main():
     torch.set_num_threads(1)
-    print(table())
+    found = {
+        "format_version": 1,
+        "torch": torch.__version__,
+        "steps": STEPS,
+        "settled": measured(),
+    }
+    RECORD.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    print(table(recorded()))
+
+
+if __name__ == "__main__":
+    main()

@@ -8,6 +8,7 @@ import re
 import statistics
 from pathlib import Path
 
+import small_batches
 from choices import (
     BATCHES,
     CURVE,
@@ -28,6 +29,7 @@ from records import read_all
 
 HERE = Path(__file__).parent
 README, RESULTS = HERE / "README.md", HERE.parents[1] / "docs" / "results.md"
+ESS = HERE.parents[1] / "docs" / "explain" / "effective-sample-size.md"
 ESTIMATORS = ("raw", "row", "pooled", "running", "images", "closed", "closed-running")
 
 
@@ -154,6 +156,20 @@ def curve(records):
     return "\n".join(lines)
 
 
+def parts(records):
+    """A row per part that has been run: its runs, its commit and the seconds of their training."""
+    groups = {}
+    for one in records:
+        groups.setdefault((one["piece"], str(one["piece_step"])), []).append(one)
+    lines = ["| piece | part or step | runs | commit | seconds |", "|---" * 5 + "|"]
+    for (piece, step), runs in sorted(groups.items()):
+        seconds = [one["results"]["seconds"] for one in runs]
+        (commit,) = {one["environment"]["commit"][:7] for one in runs}
+        span = f"{min(seconds):.0f} to {max(seconds):.0f}"
+        lines.append(f"| {piece} | {step} | {len(runs)} | {commit} | {span} |")
+    return "\n".join(lines)
+
+
 def spread_of(group, key):
     """The mean of an accuracy ± one standard deviation; of one run, its accuracy."""
     found = [100 * one["evaluation"][key] for one in group]
@@ -218,6 +234,7 @@ def tables():
         "arms": arms(records),
         "hypotheses": main_comparison(records),
         "curve": curve(records),
+        "parts": parts(records),
         "invariance": invariance(_studies("ess_invariance.json"), 0.3),
         "all-runs": all_runs(_studies("ess_invariance_all_runs.json")),
         "all-runs-512": all_runs(_studies("ess_invariance_512.json")),
@@ -231,7 +248,8 @@ def pages():
     """The tables of each page, by the name of their block."""
     records = list(read_all(HERE / "records").values())
     leading = {"comparison": comparison(records), "hypotheses": table(records)}
-    return {README: tables(), RESULTS: leading}
+    small = {"small-batches": small_batches.table(small_batches.recorded())}
+    return {README: tables(), RESULTS: leading, ESS: small}
 
 
 def filled(text, page=README):
