@@ -18,7 +18,14 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from flatnce.messages import did_you_mean, wrapped
 from flatnce.toml_files import read_toml
 
-__all__ = ["as_typed", "option_of", "own_arguments", "parse_options", "print_short_help"]
+__all__ = [
+    "ALIASES",
+    "as_typed",
+    "option_of",
+    "own_arguments",
+    "parse_options",
+    "print_short_help",
+]
 
 Options = TypeVar("Options")
 

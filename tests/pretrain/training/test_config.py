@@ -47,6 +47,9 @@ def test_a_preset_for_large_images_has_the_standard_stem_and_takes_any_backbone(
     "settings, words",
     [
         ({"batchsize": 3}, "'batchsize'.*did you mean 'batch_size'"),
+        ({"lr": 0.1}, "'lr' is not a setting of a run; did you mean 'rate'"),
+        ({"learning_rate": 0.1}, "did you mean 'rate'"),
+        ({"bs": 8}, "did you mean 'batch_size'"),
         ({"objective": "infonec"}, "objective='infonec'.*did you mean 'infonce'"),
         ({"optimizer": "adam"}, "optimizer='adam'.*did you mean 'adamw'"),
         ({"scaling": "cubic"}, "scaling='cubic' is unknown"),

@@ -12,14 +12,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from flatnce.cli.options import ALIASES
 from flatnce.core.objectives.registry import OBJECTIVES, ess_target
-from flatnce.messages import (
-    check_at_least,
-    check_choice,
-    check_fields,
-    check_positive,
-    did_you_mean,
-)
+from flatnce.messages import check_choice, check_fields, check_positive, did_you_mean
 from flatnce.own_code import Named, is_own
 from flatnce.pretrain.data import CATALOG, find, is_path
 from flatnce.pretrain.data.catalog import DECODERS
@@ -115,8 +110,7 @@ class ModelConfig:
     momentum_encoder: float | None = None
 
     def __post_init__(self) -> None:
-        check_fields(self, head_layers=0, head_hidden=1, head_out=1)
-        check_at_least("queue", self.queue, 0, " (no queue)")
+        check_fields(self, head_layers=0, head_hidden=1, head_out=1, queue=0)
         if self.momentum_encoder is not None:
             if not self.queue:
                 raise ValueError(
@@ -275,7 +269,8 @@ class TrainConfig:
         sections: dict[str, dict[str, Any]] = {}
         for name, value in changes.items():
             if name not in _SECTION_OF:
-                hint = did_you_mean(name, _SECTION_OF, "TrainConfig().flat() lists them")
+                meant = ALIASES.get(name.replace("_", "-"), name).replace("-", "_")
+                hint = did_you_mean(meant, _SECTION_OF, "TrainConfig().flat() lists them")
                 raise ValueError(f"{name!r} is not a setting of a run; {hint}")
             value = _as_text(value) if name == "data" else value
             if name in OWN and not isinstance(value, str | None):
