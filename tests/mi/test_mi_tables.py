@@ -145,6 +145,11 @@ def test_columns_are_described(people, text_file):
     text = 'a,b,c,d,e\n,1,5 kg,"1,000",info\n,2,6 kg,"2,000",infra\n,x,7 kg,3,inf.\n'
     kinds = [column["kind"] for column in describe_columns(text_file(text))]
     assert kinds == ["empty", *["numbers and text"] * 3, "category"]
+    text = 'a,b,c,d\n"$2,586",-€ 5,<5,"(0, 10]"\n"$1,200",€ 7,6,"(10, 20]"\n'
+    kinds = [column["kind"] for column in describe_columns(text_file(text))]
+    assert kinds == [*["numbers and text"] * 3, "category"]
+    with pytest.raises(ValueError, match=r"'a' .*: row 1 of the data holds '\$2,586', which is not"):
+        read_tables([text_file(text)], x="a", alone=True)
 
 
 def test_one_table_holds_all_numbers_or_the_chosen_columns(people, text_file):

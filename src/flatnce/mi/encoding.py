@@ -49,8 +49,8 @@ def kind_of(column: pd.Series) -> str:
         return "number" if len(cells) else "empty"
     if texts.str.contains(DATE).mean() >= 0.9 and _dates(texts)[0].notna().mean() >= 0.9:
         return "date"
-    # Among numbers, or with units or separators between thousands.
-    return "numbers and text" if texts.str.match(r"[-+]?[.,]?\d").mean() > 0.5 else "category"
+    # Among numbers, or with signs ($5, <5), units or separators between thousands; not (5, 10].
+    return "numbers and text" if texts.str.match(r"[^\w(\[]{0,3}\d").mean() > 0.5 else "category"
 
 
 def unfit(column: pd.Series, kind: str | None = None, series: bool = False) -> str:
