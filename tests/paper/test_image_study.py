@@ -707,8 +707,8 @@ def small_against_large(found):
         README,
     )
     told = f"with the ESS target {two(small.mean)} {small.ends}, by kNN (k = 20) {two(near.mean)}"
-    told += f" {near.ends}; it is {flat.size} {flat.up('above', 'below')} FlatNCE at 128"
-    yield f"{told} {flat.span}", README
+    told += f" {near.ends}; at its tuned temperature it is {flat.size}"
+    yield f"{told} {flat.up('above', 'below')} FlatNCE at 128 {flat.span}", README
     yield f"FlatNCE at batch 32 {shown} exceed InfoNCE at batch 128. The first", RESULTS
     yield "**A batch of 32 is not shown to match a batch of 128.**", RESULTS
     where = small.up("above", "below")
