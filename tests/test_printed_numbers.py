@@ -238,16 +238,20 @@ def eager():
         own = [ratio for key, ratio in ratios.items() if key[:4] == wanted]
         return f"{min(own):.{digits}f} to {max(own):.{digits}f}"
 
-    yield f"on one H200 {between('cuda', 'FlatNCE', 2)} times a hand-written NT-Xent", README
-    yield f"loss), on a CPU {between('cpu', 'FlatNCE', 2)};", README
+    plain = [between(device, "FlatNCE", 2) for device in ("cuda", "cpu")]
+    yield f"on one H200 {plain[0]} times a hand-written NT-Xent", README
+    yield f"loss), on a CPU {plain[1]};", README
+    yield f"on one H200 {plain[0]} times as much, on a CPU {plain[1]};", RESULTS
     peer = "lightly NTXentLoss"
-    yield f"NTXentLoss {between('cuda', peer, 1)} and {between('cpu', peer, 1)} times", README
+    spans = between("cuda", peer, 1), between("cpu", peer, 1)
+    yield f"NTXentLoss {spans[0]} and {spans[1]} times", README, RESULTS
     slow = ratios["cuda", "FlatNCE", "loss", "bfloat16", 4096]
-    yield f"with bfloat16 at batch 4,096 on the H200 ({slow:.2f})", README
+    yield f"with bfloat16 at batch 4,096 on the H200 ({slow:.2f})", README, RESULTS
     slow = (ratios["cpu", "FlatNCE", "loss", "bfloat16", batch] for batch in (256, 1024))
-    yield f"and at 256 and 1,024 on a CPU ({', '.join(f'{ratio:.1f}' for ratio in slow)})", README
+    yield f"and at 256 and 1,024 on a CPU ({', '.join(f'{ratio:.1f}' for ratio in slow)})", RESULTS
     spans = [between(device, "flatnce cross_entropy", 1, "logits") for device in ("cuda", "cpu")]
-    yield f"takes {spans[0]} times torch's on the H200, {spans[1]} on a CPU", README
+    yield f"takes {spans[0]} times torch's on the H200", README
+    yield f"takes {spans[0]} times torch's on the H200, {spans[1]} on a CPU", RESULTS
 
     def float32(device, name, *sizes):
         own = [ratios[device, name, "loss", "float32", size] for size in sizes]
@@ -259,15 +263,18 @@ def eager():
         if (row["group"], row["dtype"]) == ("loss", "float32")
     ]
     small, held = (32, 256, 1024), "FlatNCE, EssController"
-    said = f"with `EssController` FlatNCE takes {float32('cuda', held, *small)} times NT-Xent on"
-    said += f" the H200 at batch 32 to 1,024 ({' and '.join(f'{one:.2f}' for one in later)} in a"
-    said += f" later run) and {float32('cpu', held, 32)} on a CPU at 32, with a `Monitor`"
+    again = f"{' and '.join(f'{one:.2f}' for one in later)} in a later run)"
+    ends = float32("cuda", held, *small), float32("cpu", held, 32)
+    said = "with `EssController` at batch 32 to 1,024 on the H200"
+    yield f"{said} ({ends[0]}; {again} and at 32 on a CPU ({ends[1]})", README
+    said = f"with `EssController` FlatNCE takes {ends[0]} times NT-Xent on the H200 at batch 32"
+    said += f" to 1,024 ({again} and {ends[1]} on a CPU at 32, with a `Monitor`"
     spans = [float32("cuda", "FlatNCE, Monitor", *small), float32("cpu", "FlatNCE, Monitor", 32)]
-    yield f"{said} {spans[0]} and {spans[1]};", README
+    yield f"{said} {spans[0]} and {spans[1]};", RESULTS
     both = [float32("cpu", name, 32) for name in ("plain NT-Xent, torch.compile", "FlatNCE")]
     assert both[0] < both[1]
     said = "`torch.compile` of NT-Xent is faster than FlatNCE on a CPU at 32"
-    yield f"{said} ({both[0]} against {both[1]})", README
+    yield f"{said} ({both[0]} against {both[1]})", RESULTS
 
 
 def throughput():
