@@ -406,6 +406,11 @@ def test_a_fault_belongs_to_the_interval_it_was_found_in(deferred):
 def test_a_monitor_says_what_it_needs():
     with pytest.raises(ValueError, match=r"has no steps yet; call update\(loss_fn.last\) first"):
         Monitor().compute()
+    monitor = Monitor()
+    monitor.update(call(FlatNCE(), random(4, 3), random(4, 3, seed=1)))
+    monitor.compute()
+    with pytest.raises(ValueError, match=r"no steps since the last compute; call update"):
+        monitor.compute()
     with pytest.raises(ValueError, match=r"history is empty; call Monitor.compute at least once"):
         verdict_on([])
     for rows in (-1, 1):

@@ -224,7 +224,8 @@ class Monitor(PreciseState):
         faults.raise_flagged(taken.flags)
         *totals, steps, own = taken.sums.tolist()
         if steps == 0:
-            raise ValueError("the monitor has no steps yet; call update(loss_fn.last) first")
+            since = "since the last compute" if self.history else "yet"
+            raise ValueError(f"the monitor has no steps {since}; call update(loss_fn.last) first")
         means = {name: total / steps for name, total in zip(MEANS, totals, strict=True)}
         for name in DIVISORS:
             divisor = means[f"divisor of {name}"]
