@@ -143,7 +143,7 @@ def _check_data(experiment: Experiment, setting: Setting, runs: Sequence[Trainin
         raise MissingData(MESSAGES["no_transfer"].format(sets=", ".join(sets), first=sets[0]))
     data = [run.config.data.data for run in runs if run.record is None]
     for reason in missing_sets(data[:1]).values():
-        raise MissingData(MESSAGES["no_images"].format(reason=reason))
+        raise MissingData(MESSAGES["no_images"].format(reason=reason, count=len(data)))
 
 
 def _record_of_all(
