@@ -66,7 +66,7 @@ def test_a_run_that_an_unreadable_file_stopped_starts_again_without_it(tmp_path,
         "--backbone small --batch-size 4 --workers 0 --decode-size 8 --evaluate --name p --stream"
     )
     typed = ["train", "./photos", *QUICK, *more.split()]
-    again = "a run that has begun needs `flatnce train ... --skip-unreadable --replace`"
+    again = "a training run that has begun needs `flatnce train ... --skip-unreadable --replace`"
     for command in (typed, ["resume", "p"]):
         assert main(command) == 1
         said = " ".join(capsys.readouterr().err.split())

@@ -214,7 +214,7 @@ def naming(path: str) -> Iterator[None]:
         raise UnreadableImage(
             f"{path} cannot be read as an image ({str(error).partition(' <_io')[0]}); replace or "
             "remove it, or skip it with --skip-unreadable (in Python `skip_unreadable=True`); a "
-            "run that has begun needs `flatnce train ... --skip-unreadable --replace`"
+            "training run that has begun needs `flatnce train ... --skip-unreadable --replace`"
         ) from error
 
 
