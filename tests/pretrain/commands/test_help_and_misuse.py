@@ -54,7 +54,7 @@ def test_help_says_what_an_argument_is_for_this_command(typed, said, capsys):
         ("train --epochs 3", 2, "comes before the data set"),
         ("train digits --backbone resnet81", 2, "did you mean 'resnet18'"),
         ("train digits --preset cifr10", 2, "did you mean 'cifar10'"),
-        ("train digits --batch-size 9999", 2, "larger than the data set"),
+        ("train digits --batch-size 9999", 2, "the data set, which has 1,438 items; use"),
         ("train digits --temperature 0", 2, "--temperature 0 must be a positive finite"),
         ("train digits --evaluate linaer", 2, "linear"),
         ("train digits --devices 3 --batch-size 64 --device cpu", 2, "--devices 3"),

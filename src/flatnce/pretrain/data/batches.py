@@ -156,7 +156,7 @@ class Batching:
         if self.drop_last and self.batch_size > self.samples:
             raise ValueError(
                 f"batch_size={self.batch_size} is larger than the data set, which has "
-                f"{self.samples} images; use at most that"
+                f"{counted(self.samples, 'item')}; use at most that"
             )
 
     def __len__(self) -> int:
