@@ -26,13 +26,7 @@ from flatnce.pretrain.data.own_set import AnySet, loader_of
 from flatnce.pretrain.training.config import DataConfig, TrainConfig
 from flatnce.pretrain.training.learner import side_of
 
-__all__ = [
-    "has_own_test",
-    "load_images",
-    "own_functions",
-    "shared_images",
-    "views_of",
-]
+__all__ = ["has_own_test", "load_images", "own_functions", "shared_images", "views_of"]
 
 _Shared = dict[tuple[DataConfig, tuple[int, ...], torch.device], AnySet]
 _shared: ContextVar[_Shared | None] = ContextVar("shared images", default=None)
