@@ -148,7 +148,7 @@ def test_columns_are_described(people, text_file):
     text = 'a,b,c,d\n"$2,586",-€ 5,<5,"(0, 10]"\n"$1,200",€ 7,6,"(10, 20]"\n'
     kinds = [column["kind"] for column in describe_columns(text_file(text))]
     assert kinds == [*["numbers and text"] * 3, "category"]
-    with pytest.raises(ValueError, match=r"'a' .*: row 1 of the data holds '\$2,586', which is not"):
+    with pytest.raises(ValueError, match=r"'a' .*: row 1 .* holds '\$2,586', which is not"):
         read_tables([text_file(text)], x="a", alone=True)
 
 
