@@ -140,7 +140,7 @@ class Embedder:
             path = str(Path(source).expanduser())
             source = image_set.decode_rgb(image_set.open_image(path), path)
         if not isinstance(self.prepare, CentreCrop):
-            return prepared_input(source, self.prepare)
+            return prepared_input(source, self.prepare, "images: an item")
         if hasattr(source, "convert"):  # an image of Pillow
             source = image_set.converted(source, "RGB")
             found = image_set.centre_square(source, self.prepare.size)[None]

@@ -77,11 +77,11 @@ def test_inputs_become_tensors():
     assert as_tensor(Image.fromarray(levels))[0, 7, 7] == round(63_000 / 257)
     assert as_tensor(np.zeros((4, 5))).dtype == torch.float32
     assert as_tensor(torch.arange(3)).dtype == torch.int64
-    with pytest.raises(ValueError, match="gives a str; an input is a tensor"):
+    with pytest.raises(ValueError, match=r"^it has type str; an input is a tensor"):
         as_tensor("photo.jpg")
     with pytest.raises(ValueError, match="RGB image, and the first item is grey; call convert"):
         as_tensor(picture(), "L")
-    with pytest.raises(ValueError, match=r"gives a list.*Hugging Face.*with_format\('numpy'\)"):
+    with pytest.raises(ValueError, match=r"has type list.*Hugging Face.*with_format\('numpy'\)"):
         as_tensor([[0, 1], [2, 3]])
 
 
@@ -398,7 +398,7 @@ def test_an_item_that_raises_is_named_with_the_line_of_the_users_code(workers):
             r"single inputs, torch.float32 of shape \(3,\).*give augment or batch_augment",
         ),
         ([(X, torch.zeros(4))], {}, r"item 0 cannot be used: it is a tuple of .* of one shape"),
-        (["a", "b"], {}, "item 0 cannot be used: it gives a str"),
+        (["a", "b"], {}, "item 0 cannot be used: it has type str; an input is"),
         ([X, Y], {"augment": 3}, "augment=3 cannot be called"),
         ([X, Y], {"ids": [1]}, "ids has 1 entries and own has 2 items"),
         ([X, Y], {"ids": [1, 2.5]}, "ids of own: item 1 has 2.5; give one integer"),

@@ -506,6 +506,8 @@ def test_embed_takes_the_inputs_that_evaluation_takes(run, tmp_path):
             ValueError, match=rf"a prepared item has shape {said}, and .* shape \(8,\)"
         ):
             encoder.embed(bad)
+    with pytest.raises(ValueError, match=r"^images: an item has type int; an input is a tensor"):
+        encoder.embed([1, 2])
     broken = replace(encoder, prepare=lambda row: row.nothing)
     with pytest.raises(ValueError, match=r"^prepare failed on a Tensor: AttributeError.*line \d+"):
         broken.embed(rows.rows)

@@ -99,7 +99,7 @@ def _class_number(value: Any) -> int:
     return int(value)
 
 
-def as_tensor(value: Any, mode: str | None = None) -> Tensor:
+def as_tensor(value: Any, mode: str | None = None, name: str = "it") -> Tensor:
     """An input as a tensor: images channels first, of Pillow in a mode; floats as float32."""
     if hasattr(value, "convert") and hasattr(value, "mode"):  # an image of Pillow
         grey = value.mode in GREY
@@ -113,21 +113,21 @@ def as_tensor(value: Any, mode: str | None = None) -> Tensor:
         value = torch.from_numpy(np.ascontiguousarray(value))
     if not isinstance(value, Tensor):
         raise ValueError(
-            f"it gives a {type(value).__name__}; an input is a tensor, a numpy array or an image "
-            "of Pillow, or augment and prepare turn it into one; of a Hugging Face data set, use "
-            "dataset.with_format('numpy') or an Image feature"
+            f"{name} has type {type(value).__name__}; an input is a tensor, a numpy array or an "
+            "image of Pillow, or augment and prepare turn it into one; of a Hugging Face data "
+            "set, use dataset.with_format('numpy') or an Image feature"
         )
     if value.dtype == torch.uint8 and value.ndim == 2:
         value = value[None]
     return value.float() if value.dtype in (torch.float64, torch.bool) else value
 
 
-def prepared_input(value: Any, prepare: Callable[[Any], Any] | None) -> Tensor:
+def prepared_input(value: Any, prepare: Callable[[Any], Any] | None, name: str = "it") -> Tensor:
     """What the encoder sees of an input in evaluation, by a user's function if there is one."""
     if prepare is not None:
         with naming(f"prepare failed on a {type(value).__name__}"):
             value = prepare(value)
-    return scaled(as_tensor(value))
+    return scaled(as_tensor(value, name=name))
 
 
 def scaled(values: Tensor) -> Tensor:
