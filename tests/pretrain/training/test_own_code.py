@@ -266,8 +266,9 @@ def rows_with(value):
 def test_an_item_that_is_not_finite_is_named(value, tmp_path):
     rows = rows_with(value)
     said = f"training stopped: object:Rows: {BAD} in the output of augment; .*"
-    with pytest.raises(TrainingFailed, match=rf"{said}\. Correct the item or augment$"):
+    with pytest.raises(TrainingFailed, match=rf"{said}\. Correct the item or augment$") as failed:
         train(quick(data=rows, augment=own_things.shake, **PLAIN), tmp_path / "run")
+    assert "learning rate" not in str(failed.value)
     half = OwnSet(rows, name="rows", augment=own_things.shake).subset(range(30, 60))
     with pytest.raises(ValueError, match=rf"^rows: {BAD}; correct or remove the item$"):
         extract(own_things.plain(), half, size=1)
