@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from torchvision import datasets as vision
 from torchvision.transforms import v2
 
@@ -391,6 +391,7 @@ def test_an_item_that_raises_is_named_with_the_line_of_the_users_code(workers):
     [
         ([], {}, "own has no items"),
         (3, {}, "own is a int, which has neither __getitem__"),
+        (DataLoader([X, Y]), {}, "own is a DataLoader; give its data set, loader.dataset"),
         ((x for x in [X, Y]), {}, "a generator, .* __iter__ that starts anew; give a torch Data"),
         (
             [X, Y],

@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from flatnce.core.selection import EXCLUDED, LAST_RESERVED
 from flatnce.own_code import error_text, is_ours, naming
@@ -209,6 +209,8 @@ class OwnSet(Labelled):
     chosen: Tensor | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.dataset, DataLoader):
+            raise ValueError(f"{self.name} is a DataLoader; give its data set, loader.dataset")
         for role in ("augment", "batch_augment", "prepare"):
             value = getattr(self, role)
             if not (value is None or callable(value)):
