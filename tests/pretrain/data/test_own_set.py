@@ -396,7 +396,7 @@ def test_an_item_that_raises_is_named_with_the_line_of_the_users_code(workers):
         (
             [X, Y],
             {},
-            r"single inputs, torch.float32 of shape \(3,\).*give augment or batch_augment",
+            r"single inputs, torch.float32 of shape \(3,\).*give augment=\.\.\. or batch_augment=",
         ),
         ([(X, torch.zeros(4))], {}, r"item 0 cannot be used: it is a tuple of .* of one shape"),
         (["a", "b"], {}, "item 0 cannot be used: it has type str; an input is"),

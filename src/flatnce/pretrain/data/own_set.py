@@ -315,8 +315,8 @@ class OwnSet(Labelled):
         if inputs.shape[1] < 2 and not plain:
             raise ValueError(
                 f"{self.name} holds single inputs, {image.dtype} of shape {tuple(image.shape)}; "
-                "the built-in views are of images, uint8 with 1 or 3 channels: give augment or "
-                "batch_augment, or items that are pairs of views"
+                "the built-in views are of images, uint8 with 1 or 3 channels: give augment=... "
+                "or batch_augment=..., or items that are pairs of views"
             )
         return inputs[0] if inputs.shape[1] == 2 else image
 
