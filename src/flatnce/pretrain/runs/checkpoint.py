@@ -245,7 +245,8 @@ def _write(
         kept = f"the checkpoint of step {there[-1]} is unchanged" if there else "there is none yet"
         failure = CheckpointError(
             f"the checkpoint of step {step} was not written to {directory} ({error}); {kept}. "
-            "Free space or check that the folder can be written to, then continue"
+            "Free space or check that the folder can be written to, then "
+            + ("continue" if there else "start it again")
         )
         failure.errno = error.errno
         raise failure from error
