@@ -161,7 +161,7 @@ def test_other_files_are_neither_read_nor_removed(tmp_path):
 
 
 def test_what_is_not_there_is_named_with_what_is(tmp_path):
-    with pytest.raises(NoCheckpoint, match="has no checkpoint"):
+    with pytest.raises(NoCheckpoint, match="has no checkpoint; name another run, or train this"):
         checkpoint.load(tmp_path / "nowhere")
     save(tmp_path, 3), save(tmp_path, 6)
     with pytest.raises(NoCheckpoint, match=r"step=4: .* has no such checkpoint; it has 3, 6"):

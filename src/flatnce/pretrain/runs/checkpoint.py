@@ -85,7 +85,7 @@ def load(directory: str | Path, step: int | None = None) -> Checkpoint:
     place = Path(directory)
     there = steps(place)
     if not there:
-        raise NoCheckpoint(f"{place} has no checkpoint; give the checkpoints folder of a run")
+        raise NoCheckpoint(f"{place} has no checkpoint; name another run, or train this one again")
     if step is not None and step not in there:
         listed = ", ".join(map(str, there))
         raise NoCheckpoint(f"step={step}: {place} has no such checkpoint; it has {listed}")
