@@ -10,6 +10,7 @@ from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.report.charts import Axis, Line, line_chart
 from flatnce.report.glossary import TERMS
 from flatnce.report.page import Figure, Page, Paragraph, Section, Table, render_page
+from flatnce.report.text import in_unit
 from paths import ROOT
 
 
@@ -66,3 +67,19 @@ def test_a_table_of_seven_columns_is_stacked_on_a_narrow_window():
         table = Table("T", ["a"] * columns, [["1"] * columns])
         page = render_page(Page("T", "", [Section("S", table=table)], {}))
         assert (re.search("<table [^>]*stacked", page) is not None) == stacked
+
+
+def test_columns_of_words_are_on_the_left_and_numbers_stay_in_one_line():
+    table = Table(
+        "T", ["a", "Bound?", "Bias"], [["τ = 1", "yes", "−0.02 ± 0.01"], ["b", "no", ""]]
+    )
+    html = render_page(Page("P", "", [Section("S", table=table)], {}))
+    words = re.findall(r'<t[hd] [^>]*class="text"[^>]*>([^<]*)<', html)
+    assert words == ["a", "Bound?", "yes", "no"]
+    assert "td.text { text-align: left; }" in html and "τ\xa0=\xa01" in html
+    assert not re.search(r"[ ,}]td \{ white-space: normal", html)
+
+
+def test_a_number_that_rounds_to_zero_has_no_minus_sign():
+    assert in_unit({"mean": -0.001, "sd": 0.002}, "rounded") == "0.00 ± 0.00"
+    assert in_unit({"mean": -0.006, "sd": 0.002}, "rounded") == "−0.01 ± 0.00"

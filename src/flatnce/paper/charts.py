@@ -82,7 +82,7 @@ def comparison(difference: Mapping[str, Any], unit: str = "") -> str:
     ahead, behind = sum(value > 0 for value in values), sum(value < 0 for value in values)
     if len(values) not in (ahead, behind) or abs(mean) < 0.005:  # which is printed as 0.00
         return (
-            f"neither is clearly ahead (FlatNCE minus InfoNCE {mean:+.2f}{around}{unit}, "
+            f"neither is clearly ahead (FlatNCE minus InfoNCE {mean:+z.2f}{around}{unit}, "
             f"above zero in {ahead} of {len(values)} seeds)"
         ).replace(" -", " −")
     winner = "FlatNCE" if ahead else "InfoNCE"

@@ -28,16 +28,16 @@ def capitalised(text: str) -> str:
 
 
 UNITS = {
-    "share": (100.0, ",.2f", " %"),
-    "nats": (1.0, ",.3f", " nats"),
-    "epochs": (1.0, ",.1f", ""),
-    "hours": (1.0, ",.0f", " h"),
-    "dollars": (1.0, ",.0f", " $"),
-    "probability": (1.0, ".2g", ""),
-    "milliseconds": (1.0, ",.2f", " ms"),
-    "rounded": (1.0, ",.2f", ""),
-    "signed": (1.0, "+,.2f", ""),
-    "": (1.0, ",.4f", ""),
+    "share": (100.0, "z,.2f", " %"),
+    "nats": (1.0, "z,.3f", " nats"),
+    "epochs": (1.0, "z,.1f", ""),
+    "hours": (1.0, "z,.0f", " h"),
+    "dollars": (1.0, "z,.0f", " $"),
+    "probability": (1.0, "z.2g", ""),
+    "milliseconds": (1.0, "z,.2f", " ms"),
+    "rounded": (1.0, "z,.2f", ""),
+    "signed": (1.0, "+z,.2f", ""),
+    "": (1.0, "z,.4f", ""),
 }
 """How a unit is written: factor of the number, its format, and the suffix."""
 

@@ -45,7 +45,7 @@ class Measure(NamedTuple):
     def text(self, value: float, sign: str = "") -> str:
         """A value in the unit; a difference has ``+`` as sign."""
         factor, style, _ = UNITS[self.unit]
-        return format(factor * value, f"{sign}z{style}").replace("-", "−")
+        return format(factor * value, f"{sign}{style}").replace("-", "−")
 
 
 @dataclass(frozen=True)
