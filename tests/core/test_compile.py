@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
 
 from flatnce import functional as F
 from forked import run_forked
@@ -131,6 +132,22 @@ def test_the_chunked_gradient_operator_is_registered_as_torch_wants_it(
 @pytest.mark.parametrize("buffer", [torch.tensor(3.0), torch.arange(6).reshape(2, 3)])
 def test_the_held_operator_is_registered_as_torch_wants_it(buffer):
     torch.library.opcheck(torch.ops.flatnce.copy_buffer.default, (buffer,))
+
+
+def test_one_graph_of_the_chunked_operator_serves_every_batch_size():
+    def log_sum_exps(anchors: Tensor, beta: Tensor, group: Tensor) -> Tensor:
+        given = anchors, None, beta, group, group, None, None, None, False, torch.float64
+        return torch.ops.flatnce.chunked_statistics(*given, False, False, False)[0]
+
+    torch.compiler.reset()
+    graphs = CompileCounterWithBackend(AOT)
+    compiled = torch.compile(log_sum_exps, backend=graphs, dynamic=True, fullgraph=True)
+    counts = set()
+    for rows in (6, 7, 9):
+        given = random(rows, 4), torch.ones((), dtype=torch.float64), torch.arange(rows)
+        torch.testing.assert_close(compiled(*given), log_sum_exps(*given))
+        counts.add(graphs.frame_count)
+    assert len(counts) == 1  # no size compiles again
 
 
 # --- functorch -----------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ def as_operator(
 
     @of_rows.register_fake
     def _(anchors: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-        n, (mean, expected, extremes) = len(anchors), rest[-3:]
+        n, (mean, expected, extremes) = anchors.shape[0], rest[-3:]
         sizes = n, n, n, n if mean else 0, n, n if expected else 0
         reals = [anchors.new_empty(size, dtype=_precise(anchors)) for size in sizes]
         places = [anchors.new_empty(n if extremes else 0, dtype=torch.long) for _ in range(2)]
@@ -107,7 +107,7 @@ def as_operator(
         reach = floor_of(lse.dtype)
 
         def score_at(column: Tensor, otherwise: float) -> Tensor:
-            score = beta * (anchors * keys[column]).sum(dim=1)
+            score = (beta * (anchors * keys[column]).sum(dim=1)).to(lse.dtype)
             return torch.where(count > 0, score, otherwise)
 
         return RowStatistics(
