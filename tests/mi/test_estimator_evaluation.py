@@ -191,6 +191,33 @@ def test_limits_of_labels_are_above_the_truth_in_at_most_5_percent_of_tables(exp
     assert above <= most  # 5 % of 100, and two standard deviations
 
 
+def ambiguous_labels(random, rows=200, ambiguous=0.03, wrong=0.005):
+    """Labels with few errors; of some rows the critic does not predict the label."""
+    left_open, label = random.random(rows) < ambiguous, random.integers(2, size=rows)
+    chance = np.where(left_open, 0.45, wrong)
+    half = np.where(left_open, math.log(0.55 / 0.45) / 2, 4.5) * np.where(label == 0, 1, -1)
+    y = np.eye(2)[label ^ (random.random(rows) < chance)]
+    return torch.from_numpy(np.column_stack((half, -half))), torch.from_numpy(y)
+
+
+def test_ambiguous_rows_do_not_take_the_place_of_errors_that_may_be_expected():
+    random, above, nats = np.random.default_rng(0), 0, []
+    truth = math.log(2) - sum(
+        -share * sum(p * math.log(p) for p in (rate, 1 - rate))
+        for share, rate in ((0.03, 0.45), (0.97, 0.005))
+    )
+    groups = torch.arange(200) % 20
+    for _ in range(100):
+        (x, y), (other, pool) = ambiguous_labels(random), ambiguous_labels(random)
+        scale, floor = scale_and_floor(Product()(other, pool), 1.0)
+        given = EvaluationPart(Product(), scale, x, y, pool, groups, np.arange(200), floor=floor)
+        found = evaluate([given], 1, 0, True)
+        above += found.lower > truth
+        nats.append(found.readouts["infonce"].nats)
+    assert np.mean(nats) == pytest.approx(truth, abs=0.03)  # the critic is that of the truth
+    assert above <= 5
+
+
 # --- Several parts -------------------------------------------------------------------------------
 
 

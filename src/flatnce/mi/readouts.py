@@ -224,12 +224,13 @@ def evaluate(
     units = len(np.unique(np.concatenate(given))) if given else sum(rows)
     few_errors = False
     if label and primary.nats - less > SMALLEST:
-        count, value = _contradicted(parts, statistics)
+        # An error is a row on which only the floor is left; its value is then the least possible.
+        count, contradicted = (_units_below(parts, statistics, most) for most in (2.0, math.inf))
         # So many more may be expected (Garwood's 95 % limit of a Poisson mean): 3 if none is seen.
         more = float(students.chdtri(2 * (count + 1), 0.05)) / 2 - count
-        cost = more / (units + more) * (primary.nats - value)
-        # Of many errors both are nearly equal, and Student's t uses the scores as they are.
-        if few_errors := count < 30 and cost > 1.1 * less:
+        least = float(np.mean([math.log(part.floor) for part in parts]))
+        cost = more / (units + more) * (primary.nats - least)
+        if few_errors := contradicted < 30 and cost > 1.1 * less:
             less = cost
     limit = primary.nats - less
     return Evaluation(
@@ -245,20 +246,16 @@ def evaluate(
     )
 
 
-def _contradicted(
-    parts: Sequence[EvaluationPart], statistics: Sequence[Contrast]
-) -> tuple[int, float]:
-    """Number of units with a row whose partner is less likely than under independence.
-
-    Also the mean value of these rows, which is that of the floor if there is none.
-    """
-    found, below = set(), []
+def _units_below(
+    parts: Sequence[EvaluationPart], statistics: Sequence[Contrast], most: float
+) -> int:
+    """Number of units with a value below 0 and below log(most times the floor)."""
+    found: set[int] = set()
     for part, each in zip(parts, statistics, strict=True):
         values = bounds.with_floor(bounds.infonce(each, reduction="none"), part.floor)
-        wrong = np.flatnonzero((values < 0).cpu().numpy())
-        below += values[values < 0].tolist()
-        found.update((wrong if part.units is None else part.units[wrong]).tolist())
-    return len(found), float(np.mean(below or [math.log(part.floor) for part in parts]))
+        low = np.flatnonzero((values < min(0.0, math.log(most * part.floor))).cpu().numpy())
+        found.update((low if part.units is None else part.units[low]).tolist())
+    return len(found)
 
 
 def permutation_p_value(parts: Sequence[EvaluationPart], permutations: int, seed: int) -> float:
