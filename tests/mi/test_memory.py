@@ -44,7 +44,8 @@ def test_seasons_are_found_and_blocks_are_longer_than_they_last(season):
         assert found is not None and found.lag % season == 0 and found.correlation > 0.5
         assert found.length is None or found.length >= 2 * season
     (flag,) = memory_flags(found, 480)
-    assert f"with the row {found.lag} rows later" in flag.message
+    said = "subtract the mean of each of its" if found.is_far else "with the row"
+    assert f"{said} {found.lag} " in flag.message
 
 
 def test_correlations_at_all_lags_equal_their_definition():
@@ -128,7 +129,7 @@ def test_several_rows_of_one_person_are_found():
     assert memory_of(x, y).length <= 8
 
 
-@pytest.mark.parametrize(("persons", "years"), [(40, 10), (60, 4), (150, 2)])
+@pytest.mark.parametrize(("persons", "years"), [(40, 10), (40, 3), (60, 4), (150, 2)])
 def test_rows_of_one_person_are_found_if_the_table_lists_all_persons_year_after_year(
     persons, years
 ):
@@ -174,13 +175,28 @@ def test_rows_far_apart_have_one_advice_that_names_their_distance(blocks):
     assert not mi.estimate(x, y, groups=person, **QUICK).flagged("dependent")
 
 
-def test_a_design_that_is_run_round_after_round_is_not_dependent():
-    for seed in range(10):
+@pytest.mark.parametrize("persons, rounds, noise, columns", [(40, 3, 0.3, 3), (100, 2, 0.4, 2)])
+def test_few_rounds_of_persons_with_several_columns_are_found(persons, rounds, noise, columns):
+    for seed in range(20):
         random = np.random.default_rng(seed)
-        dose = np.tile(random.permutation(96) / 96, 5)[:, None]
-        answer = np.sin(20 * dose) + 0.5 * random.normal(size=dose.shape)
-        found = memory_of(dose, answer)
-        assert found is None or found.lag <= 24, found
+        person = np.tile(random.normal(size=(2, persons, columns)), (1, rounds, 1))
+        found = memory_of(*(person + noise * random.normal(size=person.shape)))
+        assert found is not None and found.lag % persons == 0 and found.length is None
+
+
+def test_constant_attributes_of_persons_in_rounds_are_not_taken_for_independent_rows():
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        fixed, effect = np.tile(random.normal(size=(2, 100, 2)), (1, 4, 1))
+        assert memory_of(fixed, effect + 0.5 * random.normal(size=effect.shape)) is not None
+
+
+def test_short_rounds_have_the_advice_of_rounds():
+    random = np.random.default_rng(0)
+    person = np.tile(random.normal(size=(2, 15, 2)), (1, 12, 1))
+    (flag,) = memory_flags(memory_of(*(person + 0.3 * random.normal(size=person.shape))), 180)
+    assert flag.reason == "rows 15 apart are alike"
+    assert "probably the row's number modulo 15" in flag.message and "too long" not in flag.message
 
 
 def test_walks_are_not_certified_and_the_reason_is_given():

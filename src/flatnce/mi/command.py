@@ -183,13 +183,14 @@ def _estimate(options: MiOptions) -> None:
 
 def _in_options(found: Any) -> Any:
     """A study or an estimate whose flags name options instead of Python arguments."""
-    from flatnce.mi import Flag
-
     if hasattr(found, "estimates"):
         each = {name: _in_options(one) for name, one in found.estimates.items()}
         return replace(found, estimates=each)
-    said = ((one.name, one.message, one.message_in_bits) for one in found.flags)
-    return replace(found, flags=tuple(Flag(name, *map(as_typed, both)) for name, *both in said))
+    flags = []
+    for flag in found.flags:
+        said, in_bits = as_typed(flag.message), as_typed(flag.message_in_bits)
+        flags.append(replace(flag, message=said, message_in_bits=in_bits))
+    return replace(found, flags=tuple(flags))
 
 
 def _print(found: Any, options: MiOptions, data: dict[str, Any]) -> None:

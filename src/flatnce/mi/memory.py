@@ -30,7 +30,7 @@ class Memory:
     @property
     def is_far(self) -> bool:
         """Whether no block is long enough, because rows far apart are alike."""
-        return self.length is None and self.lag > LAGS
+        return self.length is None and self.lag > 1
 
     def blocks(self, rows: int) -> int | None:
         """Rows per block, three times the memory; None where fewer than 20 would be left."""
@@ -98,7 +98,8 @@ def _memory(whole: list[Table], ordered: list[bool], nearest: int = 0) -> Memory
         # Rows may alternate as well; removing a trend alone makes them do so a little.
         lagged = lagged if any(ordered) else np.abs(lagged)
         # Where near rows are alike, correlations of far ones vary more (Bartlett's error).
-        share = lagged / np.sqrt(1 + 2 * np.square(lagged[:nearest]).sum(axis=0))
+        near = np.maximum(np.square(lagged[:nearest]) - 9 / rows, 0)  # beyond what chance explains
+        share = lagged / np.sqrt(1 + 2 * near.sum(axis=0))
         share[:nearest] = 0
         alike[number], seen[number] = share.max(axis=1), lagged.max(axis=1)
         tries = scores[number].shape[1] * max(lags / nearest if nearest else 1, 1)
@@ -106,9 +107,6 @@ def _memory(whole: list[Table], ordered: list[bool], nearest: int = 0) -> Memory
     if any(alike[number].max() < least[number] for number in compared):
         return None
     for number in compared:
-        lag = int(alike[number].argmax()) + 1
-        if nearest and (whole[number][lag:] == whole[number][:-lag]).all():
-            return None  # a design that is run round after round, not persons measured again
         least[number] = max(least[number], _by_chance(scores[number], lags))
     both = np.where((alike > least[:, None]).all(axis=0), alike.min(axis=0), 0.0)
     if not both.any():

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flatnce.environment import plain
@@ -24,6 +24,7 @@ class Flag:
     name: str  #: for programs
     message: str  #: what was observed, and the remedy
     message_in_bits: str = ""  #: the same with information in bits, if it names any
+    reason: str = ""  #: why nothing is certified, in a few words
 
     def said(self, unit: str) -> str:
         """Return the message with information in ``nats`` or ``bits``."""
@@ -97,11 +98,7 @@ class Estimate:
         estimate, decimals = _with_error(self.nats * factor, self.standard_error * factor)
         lower, evidence = limit_text(self.lower * factor, decimals), p_value_in_words(self.p_value)
         if self.flagged("dependent"):
-            said = next(flag.message for flag in self.flags if flag.name == "dependent")
-            why, blocks = said.split(" on both")[0], self.settings.get("blocks")
-            why = why[0].lower() + why[1:]
-            if blocks and why.startswith("nearby"):
-                why = f"blocks of {blocks} rows are too short"
+            why = next(flag.reason for flag in self.flags if flag.name == "dependent")
             return f"I(X;Y) is not certified: {why} (as if independent: {estimate} {unit})"
         if self.flagged("unresolved"):
             most = "infinite or larger than nearest neighbours can resolve"
@@ -419,17 +416,20 @@ def memory_flags(
     each, lag = memory.each, memory.lag
     other = f"the next {each}" if lag == 1 else f"the {each} {lag} {each}s later"
     alike = MESSAGES["far" if memory.is_far else "alike"].format(**vars(memory), other=other)
-    alike = alike[0].upper() + alike[1:]
+    alike, reason = alike[0].upper() + alike[1:], f"nearby {each}s are alike"
     seen = {"each": each, "alike": alike, "remedy": memory.remedy(rows), "counted": each}
     seen["those"] = "groups of one object" if each == "group" else "rows of one person or machine"
     seen["why"] = f": a series, or several {each}s of one object? Then"
     if memory.is_far:
+        reason = f"{each}s {lag} apart are alike"
         seen["why"] = f": several {each}s of one object, or a season? Then"
     elif blocks:
+        reason = f"blocks of {blocks} rows are too short"
         lasting = f"of {math.ceil(memory.length)} rows" if memory.length else "without an end"
         why = f", and blocks={blocks} is shorter than their memory {lasting}:"
         seen |= {"why": why, "counted": "block"}
-    yield flag("stated", None, **seen) if independent else flag("dependent", None, **seen)
+    found = flag("stated", None, **seen) if independent else flag("dependent", None, **seen)
+    yield replace(found, reason=reason)
 
 
 def size_flags(evaluation: Evaluation, folds: int = 1) -> Iterator[Flag]:
