@@ -102,7 +102,7 @@ def encode(table: pd.DataFrame, kinds: Mapping[str, str] | None = None) -> pd.Da
     names = [str(name) for name in table]
     for name, kind in (kinds or {}).items():
         check_choice("column", name, names)
-        check_choice("kind", kind.partition(":")[0], KINDS)
+        check_choice("kind", str(kind).partition(":")[0], KINDS)
     parts = encode_each(numbered, names, kinds or {}, {})
     return side_by_side(parts).set_axis(table.index)
 

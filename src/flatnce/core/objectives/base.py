@@ -382,8 +382,9 @@ class Objective(nn.Module, ABC):
         Over several processes a call is collective where the temperature is learned (with a
         gradient) or held by a controller (in training), even if nothing is gathered.
 
-        With a controller, a schedule or a queue, a call that ``torch.utils.checkpoint`` repeats
-        in the backward pass is an error. A compiled loss inside a checkpoint cannot notice this.
+        In training mode with a controller, a schedule or a queue, a call that
+        ``torch.utils.checkpoint`` repeats in the backward pass is an error. A compiled loss inside
+        a checkpoint cannot notice this.
 
         Arguments:
             z1: (b, d) embeddings.

@@ -240,8 +240,8 @@ def _open(
     config = {"recipe": experiment.name, "scale": setting.scale}
     there = read_run(place) if (place / "config.json").is_file() else None
     if there is not None and (there.kind != KIND or there.config != config):
-        plain = {name: one for name, one in there.config.items() if not isinstance(one, dict)}
-        words = ", ".join(f"{name} {value}" for name, value in plain.items())
+        own = {name: one for name, one in there.config.items() if not isinstance(one, dict)}
+        words = ", ".join(f"{name} {value}" for name, value in own.items())
         said = {"place": str(place), "kind": there.kind, "config": words and f" ({words})"}
         raise ValueError(MESSAGES["other_run"].format(**said))
     _check_data(experiment, setting, runs)

@@ -103,4 +103,5 @@ def result_row(result: Mapping[str, Any]) -> list[str]:
     """The cells of one result."""
     cells, seconds = score_cells(result, "{:.1f}"), result.get("seconds")
     took = "" if seconds is None else f"{seconds:.1f}"
-    return [cells.name, cells.data, cells.score or "-", *cells[4:], took]
+    numbers = (cells.score or "-", cells.interval, cells.top5, cells.test_images)
+    return [cells.name, cells.data, *numbers, took]

@@ -155,7 +155,8 @@ def evaluation_row(result: Mapping[str, Any]) -> tuple[str, ...]:
     """The cells of one evaluation."""
     cells, step = score_cells(result), result.get("step")
     at = "" if step is None else f"{step:,}" if step else "0 (untrained)"
-    return (cells.name, cells.data, at, *cells[3:])
+    numbers = (cells.score, cells.interval, cells.top5, cells.test_images)
+    return (cells.name, cells.data, at, *numbers)
 
 
 def _figure(

@@ -322,7 +322,7 @@ def _checked(section: Any, name: str, value: Any) -> Any:
     """A value of a setting; numbers of numpy and torch, subclasses and paths become plain."""
     hint = type(section).__dataclass_fields__[name].type
     if hasattr(value, "__fspath__"):
-        value = str(value)
+        value = os.fspath(value)
     elif getattr(value, "ndim", None) == 0:
         value = value.item()
     elif isinstance(value, str) and not isinstance(value, Named):
