@@ -26,11 +26,7 @@ class Memory:
     length: int | float | None  # rows until the memory of a side is gone; None if it never is
     lag: int = 1  # 1 of successive rows, more of a season or of rounds of all persons
     each: str = "row"  # what was compared: rows, or groups by the first row of each
-
-    @property
-    def is_far(self) -> bool:
-        """Whether no block is long enough, because rows far apart are alike."""
-        return self.length is None and self.lag > 1
+    is_far: bool = False  # whether no block is long enough, though successive rows are not alike
 
     def blocks(self, rows: int) -> int | None:
         """Rows per block, three times the memory; None where fewer than 20 would be left."""
@@ -114,7 +110,8 @@ def _memory(whole: list[Table], ordered: list[bool], nearest: int = 0) -> Memory
     lag = int(both.argmax()) + 1
     # The length of a walk is that of its trend.
     length = None if nearest else _length(whole, rows, lag)
-    return Memory(float(seen[:, lag - 1].min()), length, lag)
+    is_far = length is None and lag > 2 and not both[0]  # rows that alternate are no rounds
+    return Memory(float(seen[:, lag - 1].min()), length, lag, is_far=is_far)
 
 
 def _is_sorted(column: Table) -> bool:

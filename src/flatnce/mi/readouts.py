@@ -230,7 +230,8 @@ def evaluate(
         more = float(students.chdtri(2 * (count + 1), 0.05)) / 2 - count
         least = float(np.mean([math.log(part.floor) for part in parts]))
         cost = more / (units + more) * (primary.nats - least)
-        if few_errors := contradicted < 30 and cost > 1.1 * less:
+        # Where many rows are ambiguous, Student's t holds and subtracts less.
+        if few_errors := contradicted < min(30, units / 10) and cost > 1.1 * less:
             less = cost
     limit = primary.nats - less
     return Evaluation(
