@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 from torch.nn.parallel import DistributedDataParallel
 
-from flatnce import DHEL, EssController, FlatNCE, InfoNCE, KeyQueue, Monitor, SigLIP
+from flatnce import DCL, DHEL, EssController, FlatNCE, InfoNCE, KeyQueue, Monitor, SigLIP
 from flatnce import LearnedTemperature as Learned
 from flatnce import functional as F
 from flatnce.core import distributed, faults
@@ -299,10 +299,10 @@ def fault_elsewhere(share: Share) -> str:
 # Refusals.
 
 
-def error_of(call: Callable[[], object]) -> str:
+def error_of(call: Callable[[], object], kind: type[Exception] = ValueError) -> str:
     try:
         call()
-    except ValueError as error:
+    except kind as error:
         return str(error)
     return "nothing was refused"
 
@@ -322,6 +322,17 @@ def uneven(share: Share, layout: str) -> str:
     """Four images on the first process, three on the second."""
     size = 4 - share.rank
     return error_of(lambda: UNEVEN[layout](view(1)[:size], view(2)[:size]))
+
+
+def second_derivative() -> str:
+    """Of a loss whose keys are gathered, and of a learned scale: each lacks the other process."""
+    z1, z2 = (view(number).requires_grad_() for number in (1, 2))
+    said = []
+    for loss_fn in (DCL(gather=True, kernel="dense"), SigLIP()):
+        wanted = (z1, *loss_fn.parameters())[-1]
+        (gradient,) = torch.autograd.grad(loss_fn(z1, z2), wanted, create_graph=True)
+        said.append(error_of(gradient.square().sum().backward, RuntimeError))
+    return "; ".join(said)
 
 
 # All of it.
@@ -346,6 +357,7 @@ def run(share: Share) -> dict[str, Any]:
             with torch.no_grad():
                 found["by itself"] = TEMPERATURES["learned"]()(*noisy(0, 0))
         found |= {f"uneven {layout}": uneven(share, layout) for layout in UNEVEN}
+        found["second derivative"] = second_derivative()
         # The refusals left the processes in step: the next collective still works.
         found["after"] = one_loss(share, "two views", "flatnce", "dense")
     return found

@@ -152,6 +152,13 @@ def test_unequal_batches_are_refused_on_every_process(layout, rank, results):
     assert "use drop_last=True in the loader, or pad the last batch" in said
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_second_derivatives_over_several_processes_are_refused(rank, results):
+    said = results[rank]["second derivative"].split("; ")
+    assert len(said) == 2
+    assert all(one.startswith("trying to differentiate twice") for one in said)
+
+
 def test_after_a_refusal_the_processes_are_still_in_step(results):
     first, _, alone = results
     torch.testing.assert_close(first["after"], alone["two views; flatnce; dense"], **EXACT)

@@ -161,7 +161,7 @@ def contrast_of(
 
     Computed in float32 (float64 for float64 inputs) with autocast off. Differentiable in the
     embeddings and in a tensor temperature: once by the chunked and the fused kernel, twice by the
-    dense one.
+    dense one in a single process.
 
     References:
         Chen et al., 2021, FlatNCE, Eq. 6, Def. 3.5 and 3.6, Prop. 3.7 (its factor 1/γ restored),

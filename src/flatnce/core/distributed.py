@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 from jaxtyping import Shaped
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from flatnce.core.faults import must_not_read
 
@@ -26,7 +27,10 @@ def world_size() -> int:
 
 
 class _Gather(torch.autograd.Function):
-    """Concatenation over ranks; its backward sums the gradients of the local rows of all ranks."""
+    """Concatenation over ranks; its backward sums the gradients of the local rows of all ranks.
+
+    As below, second derivatives are an error: they would lack what other processes add.
+    """
 
     @staticmethod
     def forward(ctx: Any, local: Tensor) -> Tensor:
@@ -35,6 +39,7 @@ class _Gather(torch.autograd.Function):
         return gathered
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         n = gradient.shape[0] // world_size()
         if dist.get_backend() == "nccl":
@@ -102,6 +107,7 @@ class _MeanGradient(torch.autograd.Function):
         return parameter.view_as(parameter)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         return mean(gradient)
 
