@@ -8,6 +8,7 @@ import re
 import statistics
 from pathlib import Path
 
+import paper_figures
 import small_batches
 from choices import (
     BATCHES,
@@ -249,7 +250,8 @@ def pages():
     records = list(read_all(HERE / "records").values())
     leading = {"comparison": comparison(records), "hypotheses": table(records)}
     small = {"small-batches": small_batches.table(small_batches.recorded())}
-    return {README: tables(), RESULTS: leading, ESS: small}
+    paper = paper_figures.tables(records)
+    return {README: tables(), RESULTS: leading, ESS: small, paper_figures.PAGE: paper}
 
 
 def filled(text, page=README):

@@ -1,0 +1,207 @@
+"""The paper's figures from the image study: the words of the page are those of its records."""
+
+import json
+import math
+from collections import defaultdict
+from statistics import fmean
+
+import pytest
+
+from paths import ROOT
+
+STUDY = ROOT / "benchmarks" / "image_study"
+
+
+@pytest.fixture
+def figures(study_modules):
+    import paper_figures
+
+    return paper_figures
+
+
+@pytest.fixture(scope="module")
+def records():
+    found = sorted((STUDY / "records").glob("*.json"))
+    return [json.loads(path.read_text(encoding="utf-8")) for path in found]
+
+
+def pearson(pairs):
+    """The correlation coefficient by its definition."""
+    x, y = (fmean(values) for values in zip(*pairs, strict=True))
+    both = sum((a - x) * (b - y) for a, b in pairs)
+    return both / math.sqrt(
+        sum((a - x) ** 2 for a, _ in pairs) * sum((b - y) ** 2 for _, b in pairs)
+    )
+
+
+def centred(pairs, groups):
+    """The pairs less the means of their group, by loops."""
+    members = defaultdict(list)
+    for pair, group in zip(pairs, groups, strict=True):
+        members[group].append(pair)
+    found = []
+    for own in members.values():
+        x, y = (fmean(values) for values in zip(*own, strict=True))
+        found += [(a - x, b - y) for a, b in own]
+    return found
+
+
+def of_batch_32(records, objective, ess, temperature, piece):
+    def fits(one):
+        loss, batch = one["config"]["loss"], one["config"]["run"]["batch_size"]
+        own = loss["objective"], loss["ess"], loss["temperature"], batch, one["piece"]
+        return own == (objective, ess, temperature, 32, piece) and one["seed"] >= 10
+
+    return list(filter(fits, records))
+
+
+def checks(run):
+    return [line for line in run["metrics"] if "pool_mi" in line]
+
+
+def figure_1(records):
+    def pool(runs, place=-1):
+        return fmean(checks(run)[place]["pool_mi"] for run in runs)
+
+    def linear(runs):
+        return fmean(100 * run["evaluation"]["linear"] for run in runs)
+
+    cold = {name: of_batch_32(records, name, None, 0.05, 6) for name in ("infonce", "flatnce")}
+    shares = [
+        fmean(run["metrics"][-1]["mi"] / run["metrics"][-1]["mi_ceiling"] for run in runs)
+        for runs in cold.values()
+    ]
+    assert len({f"{share:.2f}" for share in shares}) == 1
+    yield f"reaches {100 * shares[0]:.0f} % of log 63, as that of FlatNCE does"
+    grown = [pool(runs) - pool(runs, 0) for runs in cold.values()]
+    yield f"still grows by {grown[0]:.2f} nats, and FlatNCE's by {grown[1]:.2f}"
+    ends = [pool(runs) for runs in cold.values()]
+    yield "nearly the same MI in the pool ({:.2f} and {:.2f} nats)".format(*ends)
+    info, flat = cold["infonce"], of_batch_32(records, "flatnce", None, 0.1, 5)
+    yield f"At τ = 0.05, InfoNCE has {pool(info):.2f} nats and {linear(info):.2f} %."
+    yield f"FlatNCE at τ = 0.1 has {pool(flat):.2f} nats and {linear(flat):.2f} %."
+    arms = [
+        ("infonce", None, 0.3),
+        ("infonce", 0.3, 0.1),
+        ("flatnce", None, 0.1),
+        ("flatnce", 0.075, 0.1),
+    ]
+    runs = {arm: of_batch_32(records, *arm, 5) for arm in arms}
+    assert {len(own) for own in runs.values()} == {5}
+    tuned = arms[0]
+    assert linear(runs[tuned]) > max(linear(runs[arms[1]]), linear(info))
+    assert pool(runs[tuned]) == min(pool(own) for own in [*runs.values(), *cold.values()])
+    yield f"τ = 0.3, has the least information ({pool(runs[tuned]):.2f} nats)"
+
+
+def figure_2(records):
+    def mean(objective, batch):
+        return fmean(
+            100 * one["evaluation"]["linear"]
+            for one in records
+            if one["piece"] == 5
+            and one["config"]["loss"]["objective"] == objective
+            and one["config"]["loss"]["ess"] is None
+            and one["config"]["run"]["batch_size"] == batch
+        )
+
+    info, flat = (mean(name, 128) - mean(name, 32) for name in ("infonce", "flatnce"))
+    yield f"InfoNCE loses {info:.2f} points from batch 128 to 32, and FlatNCE {flat:.2f} (the"
+    behind = mean("infonce", 128) - mean("flatnce", 32)
+    yield f"is not shown to exceed InfoNCE at 128 (−{behind:.2f}, −0.76 to 0.35"
+
+
+def figure_4(records):
+    lengths = [one["results"]["epochs"] for one in records]
+    groups = [(n, one["evaluation"]["on"]) for n, one in zip(lengths, records, strict=True)]
+    linear = [one["evaluation"]["linear"] for one in records]
+    pool = [checks(one)[-1]["pool_mi"] for one in records]
+    pairs = list(zip(pool, linear, strict=True))
+    yield f"All {len(records)} runs of the study"
+    yield f"Over all runs ρ is {pearson(pairs):.2f}, close to the paper's 0.65"
+    inner = {}
+    for name in ("infonce", "flatnce"):
+        own = [one["config"]["loss"]["objective"] == name for one in records]
+        chosen = [[v for v, mine in zip(vs, own, strict=True) if mine] for vs in (pairs, groups)]
+        inner[name] = f"{pearson(centred(*chosen)):.2f}".replace("-", "−")
+    within = f"{pearson(centred(pairs, groups)):.2f}"
+    yield f"ρ is {within}, for InfoNCE {inner['infonce']} and for FlatNCE {inner['flatnce']}."
+    lines = [(line, n) for n, one in zip(lengths, records, strict=True) for line in checks(one)]
+    pairs = [(line["pool_mi"], line["knn"]) for line, _ in lines]
+    inner = pearson(centred(pairs, [(round(line["epoch"]), n) for line, n in lines]))
+    yield f"For kNN at the checks it is {pearson(pairs):.2f} and, centred, {inner:.2f}."
+
+
+def figure_5(records):
+    def of(runs, key, epoch):
+        nearest = [min(r["metrics"], key=lambda line: abs(line["epoch"] - epoch)) for r in runs]
+        return fmean(line[key] for line in nearest)
+
+    def both(runs, key="ess_paper"):
+        return of(runs, key, 5), of(runs, key, 100)
+
+    cold = [of_batch_32(records, name, None, 0.05, 6) for name in ("infonce", "flatnce")]
+    held, tuned = (
+        of_batch_32(records, "flatnce", 0.075, 0.1, 5),
+        of_batch_32(records, "infonce", None, 0.3, 5),
+    )
+    yield "InfoNCE's ESS falls from {:.3f} to {:.3f}, and FlatNCE's".format(*both(cold[0]))
+    yield "rises from {:.3f} to {:.3f}. FlatNCE-ESS".format(*both(cold[1]))
+    yield "FlatNCE-ESS rises from {:.3f} to {:.3f}.".format(*both(held))
+    yield "its ESS rises, too ({:.3f} to {:.3f})".format(*both(tuned))
+    others = (
+        of_batch_32(records, "flatnce", None, 0.1, 5),
+        of_batch_32(records, "infonce", 0.3, 0.1, 5),
+    )
+    for runs in (*cold, held, tuned, *others):
+        early, late = both(runs, "ess_with_positive")
+        assert early > late
+    yield "With the positive, every arm falls."
+
+
+def figure_6(records):
+    held = {"infonce": {}, "flatnce": {}}
+    for one in records:
+        if one["piece"] == 4:
+            loss = one["config"]["loss"]
+            held[loss["objective"]][loss["ess"]] = one
+    lost, near, paper, tops = [], [], [], []
+    for runs in held.values():
+        knn = {target: 100 * checks(one)[0]["knn"] for target, one in runs.items()}
+        best = max(knn.values())
+        near.append(best - min(knn[target] for target in (0.075, 0.15, 0.3)))
+        lost.append(best - knn[0.6])
+        paper += [checks(runs[target])[0]["ess_paper"] for target in (0.075, 0.15, 0.3)]
+        tops.append(max(runs, key=lambda target, own=runs: own[target]["evaluation"]["linear"]))
+    told = (
+        "targets 0.075 to 0.3 are within {:.2f} points for FlatNCE and within {:.2f} for InfoNCE"
+    )
+    yield told.format(*reversed(near))
+    yield "0.6 is {:.2f} and {:.2f} points below the best".format(*reversed(lost))
+    yield f"targets are an ESS of {min(paper):.2f} to {max(paper):.2f}, which agrees"
+    yield "InfoNCE's best target is {} and FlatNCE's {}.".format(*tops)
+
+
+@pytest.mark.parametrize("sentences", [figure_1, figure_2, figure_4, figure_5, figure_6])
+def test_the_words_of_the_page_are_those_of_the_records(sentences, records):
+    page = " ".join((STUDY / "PAPER.md").read_text(encoding="utf-8").split())
+    for words in sentences(records):
+        assert words in page, words
+
+
+def test_every_figure_is_drawn_and_shown(figures, records):
+    import matplotlib.pyplot as plt
+
+    page = (STUDY / "PAPER.md").read_text(encoding="utf-8")
+    panels = {1: 2, 2: 1, 4: 2, 5: 2, 6: 2}
+    assert figures.PICTURES.keys() == panels.keys()
+    for number, draw in figures.PICTURES.items():
+        figure = plt.figure()
+        draw(figure, records)
+        assert len(figure.axes) == panels[number]
+        names = figure.axes[-1].get_legend_handles_labels()[1]
+        assert any("FlatNCE" in name for name in names)
+        assert any("InfoNCE" in name for name in names)
+        plt.close(figure)
+        assert f"(paper_{number}.png)" in page
+        assert (STUDY / f"paper_{number}.png").is_file()
