@@ -75,11 +75,10 @@ def demo():
     most, worst = lost["flatnce", 8], lost["infonce", 8]
     assert most == lost["flatnce", 32]
     yield f"{flat} nats (FlatNCE) and {info} (InfoNCE) at K = 8, {flat_32} and", README
-    yield f"and {info_32} at K = 32. InfoNCE reaches", README
+    yield f"and {info_32} at K = 32. From temperature", README
     yield f"{flat} (FlatNCE) against {info} nats (InfoNCE) at K = 8, {flat_32} against", RESULTS
     yield f"against {info_32} at K = 32; from temperature 0.2 to 0.02", RESULTS
-    yield f"loses up to {worst} nats at lower ones", README
-    yield f"FlatNCE loses at most {most} from 0.02 to 0.2", README
+    yield f"0.2 to 0.02, FlatNCE loses at most {most} nats and InfoNCE up to {worst}.", README
     yield f"at most {most} nats, InfoNCE {worst} and {lost['infonce', 32]} (five", RESULTS
     high = cases[8, 0.5]["difference"]
     yield f"InfoNCE is better by {-high['mean']:.2f} (K = 8)", README
@@ -239,18 +238,28 @@ def eager():
         return f"{min(own):.{digits}f} to {max(own):.{digits}f}"
 
     plain = [between(device, "FlatNCE", 2) for device in ("cuda", "cpu")]
-    yield f"on one H200 {plain[0]} times a hand-written NT-Xent", README
-    yield f"loss), on a CPU {plain[1]};", README
+    yield f"loss): {plain[0]} on one H200 and {plain[1]} on a CPU (float32, batch", README
     yield f"on one H200 {plain[0]} times as much, on a CPU {plain[1]};", RESULTS
     peer = "lightly NTXentLoss"
     spans = between("cuda", peer, 1), between("cpu", peer, 1)
-    yield f"NTXentLoss {spans[0]} and {spans[1]} times", README, RESULTS
+    yield f"NTXentLoss {spans[0]} and {spans[1]} times", RESULTS
     slow = ratios["cuda", "FlatNCE", "loss", "bfloat16", 4096]
-    yield f"with bfloat16 at batch 4,096 on the H200 ({slow:.2f})", README, RESULTS
+    yield f"with bfloat16 at batch 4,096 on the H200 ({slow:.2f})", RESULTS
+
+    def most(device, name, dtype="float32", group="loss", digits=2):
+        wanted = device, name, group, dtype
+        return f"{max(ratio for key, ratio in ratios.items() if key[:4] == wanted):.{digits}f}"
+
+    worst = [most(device, "FlatNCE", "bfloat16") for device in ("cuda", "cpu")]
+    yield f"**It is slower** in bfloat16, up to {' and '.join(worst)}, and with", README
+    worst = [
+        most(device, "flatnce cross_entropy", group="logits", digits=1)
+        for device in ("cuda", "cpu")
+    ]
+    yield f"on logits takes up to {' and '.join(worst)} times as long as torch's", README
     slow = (ratios["cpu", "FlatNCE", "loss", "bfloat16", batch] for batch in (256, 1024))
     yield f"and at 256 and 1,024 on a CPU ({', '.join(f'{ratio:.1f}' for ratio in slow)})", RESULTS
     spans = [between(device, "flatnce cross_entropy", 1, "logits") for device in ("cuda", "cpu")]
-    yield f"takes {spans[0]} times torch's on the H200", README
     yield f"takes {spans[0]} times torch's on the H200, {spans[1]} on a CPU", RESULTS
 
     def float32(device, name, *sizes):
@@ -265,8 +274,9 @@ def eager():
     small, held = (32, 256, 1024), "FlatNCE, EssController"
     again = f"{' and '.join(f'{one:.2f}' for one in later)} in a later run)"
     ends = float32("cuda", held, *small), float32("cpu", held, 32)
-    said = "with `EssController` at batch 32 to 1,024 on the H200"
-    yield f"{said} ({ends[0]}; {again} and at 32 on a CPU ({ends[1]})", README
+    worst = most("cuda", held), f"{max(later):.2f}", most("cpu", held)
+    said = "`EssController`, up to {} ({} in a later run) and {}."
+    yield said.format(*worst), README
     said = f"with `EssController` FlatNCE takes {ends[0]} times NT-Xent on the H200 at batch 32"
     said += f" to 1,024 ({again} and {ends[1]} on a CPU at 32, with a `Monitor`"
     spans = [float32("cuda", "FlatNCE, Monitor", *small), float32("cpu", "FlatNCE, Monitor", 32)]
@@ -312,8 +322,8 @@ def throughput():
     yield f"H200 it reached {elsewhere:,} at batch 32", "benchmarks/throughput/README.md"
     yield f"it reached {elsewhere:,} images per second at batch 32", SPEED
     yield f"{elsewhere:,} at batch 32 on another machine: {small / elsewhere:.0f} times", RESULTS
-    other = f"{small / elsewhere:.0f} times the same script on another machine"
-    yield f"{ratios[0]} times the usual script on the same machine | {other}", README
+    other = f"{small / elsewhere:.0f} times that [on another]"
+    yield f"{ratios[0]} times the usual script on the same machine, {other}", README
     graph, plain = (record(f"throughput/accuracy-{n}.json")["seeds"] for n in ("graph", "plain"))
     knn, linear = (
         100 * fmean(apart([one[key] for one in graph], [one[key] for one in plain]))

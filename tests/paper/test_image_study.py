@@ -213,6 +213,12 @@ def listed(values, form="{:.2f}"):
     return f"{', '.join(first)} and {last}"
 
 
+def row_of_readme(case, ours, theirs, apart):
+    name = case if case.startswith("the same") else f"CIFAR-10, {case}"
+    name = name.replace("CIFAR-10", f"[CIFAR-10]({OWN})") if case == "batch 32" else name
+    return f"| {name} | {two(ours)} % | {two(theirs)} % | {apart} |"
+
+
 class Gap:
     """A difference between two arms, paired by seed, as the pages print it."""
 
@@ -335,7 +341,6 @@ def screens(found):
     yield "of piece 2 stand: {:g} for InfoNCE and {:g} for FlatNCE".format(*rates), OWN
     flat, info = (rate_at(128, objective, found) for objective in ("flatnce", "infonce"))
     yield f"batch 128, {flat:g} for FlatNCE and {info:.4f} for InfoNCE, follow", RESULTS
-    yield f"the learning rates at 128, {flat:.2f} and {info:.2f}, follow", README
 
 
 def fixed(found):
@@ -506,16 +511,17 @@ def at_32(found):
         )
     }
     # README.md
-    told = f"FlatNCE {mean['FlatNCE', 32]:.2f} %, InfoNCE {mean['InfoNCE', 32]:.2f}"
-    ends = tuned.ends.strip("()")
-    yield f"temperature: {told}, {tuned.signed} (95 % interval over seeds {ends})", README
-    told = f"FlatNCE {mean['FlatNCE-ESS', 32]:.2f}, InfoNCE {mean['InfoNCE-ESS', 32]:.2f}"
-    yield f"chosen at batch 256: {told}, {held.signed} {held.ends}", README
+    pair = [mean[arm, 32] for arm in ("FlatNCE", "InfoNCE")]
+    yield row_of_readme("batch 32", *pair, f"{tuned.signed} {tuned.ends}"), README
+    pair = [mean[arm, 32] for arm in ("FlatNCE-ESS", "InfoNCE-ESS")]
+    case = "batch 32, ESS targets in place of temperatures"
+    yield row_of_readme(case, *pair, f"{held.signed} {held.ends}"), README
     assert level.low < 0
-    told = f"be better than the tuned temperature ({level.signed}, {level.ends[1:]}"
-    yield f"the target was not shown to {told}", README
+    told = f"better than the tuned temperature: {level.signed} at batch 32 {level.ends}"
+    yield f"**The ESS target** was not shown to be {told}", README
     assert mean["FlatNCE-ESS", 32] <= LEAST_MEAN
-    yield f"FlatNCE with the target misses the goal of {LEAST_MEAN}", README
+    yield f"It misses the goal of {LEAST_MEAN} that was set before.", README
+    ends = tuned.ends.strip("()")
     # docs/results.md
     more = {"supported": "more", "refuted": "less", "undecided": "neither more nor less"}
     yield (
@@ -640,7 +646,6 @@ def at_128(found):
     pairs += [("FlatNCE-ESS", "FlatNCE"), ("InfoNCE-ESS", "InfoNCE")]
     gaps = {pair: Gap(found, (pair[0], 128), (pair[1], 128)) for pair in pairs}
     mean = {arm: fmean(accuracies(found, arm, 128).values()) for arm in ("InfoNCE", "FlatNCE")}
-    flat, info = (f"{mean[arm]:.2f}" for arm in ("FlatNCE", "InfoNCE"))
     for (ours, theirs), one in gaps.items():
         yield f"- {ours} minus {theirs}: {one.whole} {one.ends}.", OWN
     first, target, _, level, other = gaps.values()
@@ -662,18 +667,17 @@ def at_128(found):
         f"InfoNCE's target 0.3 was {other.size} points {where} its tuned temperature at batch 128"
     )
     yield f"{told} {back[:-1]}, five seeds)", TEMPERATURE
-    told = f"FlatNCE {flat} %, InfoNCE {info}, {first.signed} {first.ends}"
-    yield f"{told}, a comparison that the protocol does not list |", README
+    case = "batch 128, a comparison that the protocol does not list"
+    apart = f"{first.signed} {first.ends}"
+    yield row_of_readme(case, mean["FlatNCE"], mean["InfoNCE"], apart), README
     told = f"**FlatNCE is also {first.up('ahead', 'behind')} at batch 128**"
     told += ", InfoNCE's best of four batch sizes (one seed, held-out images):"
     told += f" {first.size} {first.up('above', 'below')} InfoNCE {first.ends}"
     yield f"{told}, and {target.size} {target.ends} with the ESS target", RESULTS
     yield f"It is also {first.up('ahead', 'behind')} at batch 128, a comparison that", RESULTS
     yield f"ahead by {first.size} {first.ends[:-1]}; not a", CHANGES
-    yield (
-        f"At 128 FlatNCE has {flat}, {first.signed} {first.ends}, not corrected for several",
-        WHICH,
-    )
+    told = f"At 128 FlatNCE has {mean['FlatNCE']:.2f}, {first.signed} {first.ends}"
+    yield f"{told}, not corrected for several", WHICH
 
 
 def small_against_large(found):
@@ -702,13 +706,18 @@ def small_against_large(found):
     flat_near = Gap(found, ("FlatNCE", 32), ("FlatNCE", 128), "knn_20")
     shown = "is" if small.low > 0 else "is not shown to"
     assert fixed.low < 0 < fixed.high
-    yield (
-        f"**FlatNCE at batch 32 {shown} exceed InfoNCE at batch 128**: with the ESS target",
-        README,
-    )
-    told = f"with the ESS target {two(small.mean)} {small.ends}, by kNN (k = 20) {two(near.mean)}"
-    told += f" {near.ends}; at its tuned temperature it is {flat.size}"
-    yield f"{told} {flat.up('above', 'below')} FlatNCE at 128 {flat.span}", README
+    yield f"**FlatNCE at batch 32 {shown} exceed InfoNCE at batch 128**", README
+    case = "FlatNCE with the ESS target at **batch 32**, InfoNCE at **batch 128**"
+    apart = f"**{small.signed}** {small.ends}"
+    yield row_of_readme(case, means["FlatNCE-ESS"], large, apart), README
+    pair = [
+        fmean(accuracies(found, arm, batch, measure="knn_20").values())
+        for arm, batch in (("FlatNCE-ESS", 32), ("InfoNCE", 128))
+    ]
+    apart = f"**{near.signed}** {near.ends}"
+    yield row_of_readme("the same by kNN (k = 20)", *pair, apart), README
+    told = f"it is {flat.size} {flat.up('above', 'below')} FlatNCE at batch 128 {flat.span}"
+    yield f"At its tuned temperature {told}", README
     yield f"FlatNCE at batch 32 {shown} exceed InfoNCE at batch 128. The first", RESULTS
     yield "**A batch of 32 is not shown to match a batch of 128.**", RESULTS
     where = small.up("above", "below")
@@ -750,7 +759,9 @@ def temperature_curve(found):
     assert min(ahead) > 0 and min(below) > 0
     over = f"FlatNCE is above InfoNCE by {listed(ahead)}"
     told = f"{over} points, and {listed(below)} below its tuned temperature"
-    yield f"at 0.05 {told}", README
+    pair = [fmean(curve[0.05].values()) for curve in (flat, info)]
+    case = "batch 32, both at temperature {} (two of three seeds so far)"
+    yield row_of_readme(case.format(0.05), *pair, listed(ahead, "{:+.2f}")), README
     yield (
         f"At 0.05 it is above InfoNCE by {listed(ahead)} points, "
         f"and {listed(below)} below its own",
@@ -778,7 +789,9 @@ def temperature_curve(found):
     sign = "the sign differs between the seeds" if near[0] * near[1] < 0 else "it does not"
     assert max(gaps["linear"]) < 0
     behind = f"no clear difference: InfoNCE is ahead by {listed(-one for one in gaps['linear'])}"
-    yield f"at 0.5 {behind} (two seeds); by kNN {sign} |", README
+    pair = [fmean(curve[0.5].values()) for curve in (flat, info)]
+    apart_at_half = f"**{listed(gaps['linear'])}**"
+    yield row_of_readme(case.format(0.5), *pair, apart_at_half), README
     told = f"(two seeds); by kNN (k = 20) {sign}"
     minus = f"(FlatNCE minus InfoNCE: {listed(near)})"
     yield f"At 0.5 there is {behind} {told} {minus}", RESULTS
@@ -819,7 +832,6 @@ def temperature_curve(found):
         "the temperatures 0.05 and 0.5 have two of three seeds, and of 0.1, 0.2 and 0.3 there are"
     )
     yield f"{told} only the runs of piece 5", OWN
-    yield "the **temperatures 0.05 and 0.5**, two of three seeds so far", README
     few = [sum(not curve[at] for at in CURVE) for curve in (flat, info)]
     assert few == [2, 2]
     missing = (
