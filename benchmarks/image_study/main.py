@@ -4,10 +4,10 @@ r"""Piece 5 of the protocol: the four arms at five seeds, at batch 32 and InfoNC
         --out FOLDER --work FOLDER
 
 A part is a batch and a seed. It trains InfoNCE and FlatNCE at the temperatures that piece 3 chose,
-and both at the ESS targets that piece 4 chose, side by side. Then each is evaluated on the test
-images, once. `best` is the batch at which InfoNCE was best in piece 3, or the best of the others
-if that is 32. A part takes less than 15 minutes of one H200; one that does not end in `--until`
-seconds at the given speed is not started.
+and both at the ESS targets that piece 4 chose, side by side. Each is evaluated on the test images,
+once, when its training ends. `best` is the batch at which InfoNCE was best in piece 3, or the best
+of the others if that is 32. A part takes less than 15 minutes of one H200; one that does not end
+in `--until` seconds at the given speed is not started.
 
 `--preset digits --epochs 1` runs the same on a CPU, to check the script; it needs records of
 pieces 3 and 4 in `--out`.

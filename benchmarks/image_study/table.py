@@ -158,16 +158,16 @@ def curve(records):
 
 
 def parts(records):
-    """A row per part that has been run: its runs, its commit and the seconds of their training."""
+    """A row per part that has been run: its runs, their commits and the seconds of training."""
     groups = {}
     for one in records:
         groups.setdefault((one["piece"], str(one["piece_step"])), []).append(one)
     lines = ["| piece | part or step | runs | commit | seconds |", "|---" * 5 + "|"]
     for (piece, step), runs in sorted(groups.items()):
         seconds = [one["results"]["seconds"] for one in runs]
-        (commit,) = {one["environment"]["commit"][:7] for one in runs}
+        commits = sorted({one["environment"]["commit"][:7] for one in runs})
         span = f"{min(seconds):.0f} to {max(seconds):.0f}"
-        lines.append(f"| {piece} | {step} | {len(runs)} | {commit} | {span} |")
+        lines.append(f"| {piece} | {step} | {len(runs)} | {', '.join(commits)} | {span} |")
     return "\n".join(lines)
 
 

@@ -4,6 +4,7 @@ import os
 import platform
 import sys
 import time
+import traceback
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -260,9 +261,9 @@ def on_test(run, images, test):
 def trained_and_evaluated(asked, piece, folder, wanted):
     """Train the runs at the same time, evaluate each, and return their records by run.
 
-    A run of the tuning seed is evaluated on held-out images when its training ends; the other runs
-    pause meanwhile. Runs of other seeds are evaluated on the test images after all trainings. The
-    process exits with 1 if runs were stopped; those that ended before are evaluated first.
+    A run is evaluated when its training ends: one of the tuning seed on held-out images, one of
+    another seed on the test images. The other runs pause meanwhile. An evaluation that fails is
+    repeated after all trainings. The process exits with 1 if runs were stopped.
 
     Arguments:
         asked: The options of the command line.
@@ -295,8 +296,7 @@ def trained_and_evaluated(asked, piece, folder, wanted):
             loaded = load_encoder(place / run.name, None, device)
         if run.tunes:
             evaluation, z = on_held_out(loaded, *splits)
-            kept = asked.out / f"embeddings-{wanted[run]}.npz"
-            np.savez(kept, **(dict(np.load(kept)) if kept.exists() else {}) | {run.name: z})
+            add_embeddings(asked.out / f"embeddings-{wanted[run]}.npz", run.name, z)
         else:
             evaluation = on_test(loaded, *splits)
         if averaged:
@@ -310,8 +310,11 @@ def trained_and_evaluated(asked, piece, folder, wanted):
 
     def follow(name, line):
         report(name, line)
-        if line["kind"] == "state" and line["state"] == "done" and by_name[name].tunes:
-            evaluate(by_name[name])
+        if line["kind"] == "state" and line["state"] == "done":
+            try:
+                evaluate(by_name[name])
+            except Exception:  # the other runs continue
+                traceback.print_exc()
 
     states = sweep(configs, place, at_once=at_once, report=follow, shared=True)
     for state in states:
@@ -324,6 +327,14 @@ def trained_and_evaluated(asked, piece, folder, wanted):
         names = ", ".join(run.name for run in wanted if run not in records)
         sys.exit(f"stopped: {names}; the same command with the same --work continues them")
     return {run: records[run] for run in wanted if run in records}
+
+
+def add_embeddings(path, name, z):
+    """Add an array to a file, which stays as it is if the process is killed meanwhile."""
+    arrays = dict(np.load(path)) if path.exists() else {}
+    partial = path.with_suffix(".partial.npz")
+    np.savez(partial, **arrays | {name: z})
+    partial.replace(path)
 
 
 def report(name, line):

@@ -8,6 +8,7 @@ import sys
 from argparse import Namespace
 from collections import Counter
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -632,6 +633,86 @@ def test_the_parts_of_a_piece_pass_the_parser_and_runs_with_records_are_left_out
     own |= dict.fromkeys(second, known[done])  # records that are not committed yet
     pieces.main()
     assert len(trained) == 2
+
+
+@pytest.fixture
+def trained_at_once(study_modules, monkeypatch, tmp_path):
+    """Runs a part of two runs that end one after the other, without training and images."""
+    import training
+
+    ended = []
+
+    def one_after_the_other(configs, place, *, report, **more):
+        for name in configs:
+            ended.append(name)
+            report(name, {"kind": "state", "state": "done"})
+        return [Namespace(name=name, state="done", failure="") for name in configs]
+
+    monkeypatch.setattr(training, "sweep", one_after_the_other)
+    monkeypatch.setattr(training, "record_of", lambda name, *more: {"name": name, "metrics": []})
+    for name in ("load", "load_encoder", "read_run"):
+        monkeypatch.setattr(training, name, MagicMock())
+    asked = Namespace(preset="digits", data=None, out=tmp_path, work=tmp_path / "work")
+    asked.at_once, asked.commit = None, "0"
+
+    def run_part(runs):
+        return training.trained_and_evaluated(asked, 6, "10", dict.fromkeys(runs, "10"))
+
+    return run_part, ended
+
+
+ACCURACIES = dict.fromkeys(("linear", "knn_20", "knn_200"), 0.5)
+
+
+def test_a_run_is_evaluated_when_it_ends_and_again_if_that_failed(trained_at_once, monkeypatch):
+    import training
+
+    run_part, ended = trained_at_once
+    evaluated = []
+
+    def fails_once(*given):
+        evaluated.append(len(ended))
+        if len(evaluated) == 1:
+            raise RuntimeError("out of memory")
+        return dict(ACCURACIES)
+
+    monkeypatch.setattr(training, "on_test", fails_once)
+    runs = [training.Run("flatnce", 256, 0.1, 0.03, 1, seed=seed) for seed in (10, 11)]
+    assert list(run_part(runs)) == runs
+    assert evaluated == [1, 2, 2]  # the second run is trained and evaluated before the repetition
+
+
+def test_embeddings_of_earlier_runs_outlive_a_write_that_is_cut_short(
+    trained_at_once, monkeypatch, tmp_path
+):
+    import training
+
+    run_part, _ = trained_at_once
+    found = (dict(ACCURACIES), np.zeros(3))
+    monkeypatch.setattr(training, "on_held_out", lambda *given: found)
+    first, second = (training.Run("flatnce", 256, 0.1, rate, 1) for rate in (0.03, 0.06))
+    run_part([first])
+
+    def cut_short(path, **arrays):
+        Path(path).write_bytes(b"PK")
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="no space left"):
+        patched.setattr(np, "savez", cut_short)
+        run_part([second])
+    run_part([second])
+    assert set(np.load(tmp_path / "embeddings-10.npz")) == {first.name, second.name}
+
+
+def test_a_part_that_was_continued_with_later_code_shows_both_commits(study_modules):
+    from table import parts
+
+    runs = [
+        made(7, "16-10", seed=10)
+        | {"environment": {"commit": commit}, "results": {"seconds": seconds}}
+        for commit, seconds in (("b" * 40, 900.4), ("a" * 40, 700), ("b" * 40, 800))
+    ]
+    assert "| 7 | 16-10 | 3 | aaaaaaa, bbbbbbb | 700 to 900 |" in parts(runs)
 
 
 @pytest.mark.slow
