@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from flatnce.core.selection import EXCLUDED, LAST_RESERVED
@@ -372,7 +372,9 @@ class OwnSet(Labelled):
             return "", ""
         two = " or its positive" if "augment" in roles and self.positives is not None else ""
         said = f"{self.name}: item {numbers[0]}{two} gives NaN or infinite values"
-        through = " and ".join(role for role in roles if getattr(self, role) is not None)
+        # Identity stands for no function (Bench).
+        given = (one for one in roles if not isinstance(getattr(self, one), nn.Identity | None))
+        through = " and ".join(given)
         if not through:
             return said, "correct or remove the item"
         return f"{said} in the output of {through}", f"correct the item or {through}"

@@ -23,7 +23,7 @@ from flatnce.core import distributed
 from flatnce.core.diagnostics import Monitor
 from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.own_code import error_text, is_ours, is_own
-from flatnce.pretrain.data import Batch, OwnSet, ReadyViews, Resident, Streaming
+from flatnce.pretrain.data import Batch, OwnLoader, OwnSet, ReadyViews, Resident
 from flatnce.pretrain.fused_resnet import fuse_resnet
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import EARLIER
@@ -322,13 +322,40 @@ class Training:
 
     def failure(self, step: int, error: ValueError | None = None) -> TrainingFailed:
         """The exception for numbers that are not finite, or that the objective refused."""
-        since = self.guard.first_bad.tolist()
-        bad_item, of_item = "", ""
+        found, remedy = "", ""
         with suppress(Exception):  # of the user's code, which may not give an item twice
-            bad_step = min((first for first in since if first >= 0), default=step)
-            bad_item, of_item = self._bad_item(bad_step)
-        found = [bad_item] * bool(bad_item)
-        found += [
+            found, remedy = self._bad_item(step)
+        if not found:
+            found, remedy = self._not_finite(step, error)
+        self.writer.settle()
+        kept = checkpoint.steps(self.directory / CHECKPOINTS)
+        good = f"the checkpoint of step {kept[-1]} is good and is kept" if kept else "none is kept"
+        if (self.directory / EARLIER).is_dir():
+            good = "the earlier run is put back"
+        return TrainingFailed(f"training stopped: {found}; {good}. {remedy}")
+
+    def _bad_item(self, step: int) -> tuple[str, str]:
+        """The item of a user's data that is not finite, and the remedy; or empty."""
+        loader = copy(self.images.loader)
+        # Bytes are finite, and a stream can only be read from its first item.
+        if not isinstance(loader, OwnLoader) or loader.stage == "crops" or loader.streams:
+            return "", ""
+        since = (first for first in self.guard.first_bad.tolist() if first >= 0)
+        epoch, done = divmod(min(since, default=step), self.steps_per_epoch)
+        loader.workers, batching = 0, loader.batching
+        for rank in range(batching.world_size):  # any process may have the item
+            loader.batching = replace(batching, rank=rank)
+            batch = next(iter(loader.epoch(epoch, start=done)))
+            through = ("augment", "batch_augment")
+            said, remedy = loader.own.not_finite(batch.indices, batch.images, *through)
+            if said:
+                return said, remedy.capitalize()
+        return "", ""
+
+    def _not_finite(self, step: int, error: ValueError | None) -> tuple[str, str]:
+        """What is not finite, or was refused, and the remedy."""
+        since = self.guard.first_bad.tolist()
+        found = [
             f"the {term} is infinite or not a number since step {first}"
             for term, first in zip(("loss", "gradient"), since, strict=True)
             if first >= 0
@@ -346,39 +373,16 @@ class Training:
             largest = state[overflowed[0]].abs().max()
             found.append(f"the weights {overflowed[0]} have grown to {largest:.1e}")
         if error is not None:
-            said = str(error).partition(";")[0] if bad_item else error  # without its remedy
-            found.append(f"the embeddings cannot be contrasted: {said}")
+            found.append(f"the embeddings cannot be contrasted: {error}")
         if not found:  # all processes stop together
             found.append("a number of another process is infinite or not a number")
-        self.writer.settle()
-        kept = checkpoint.steps(self.directory / CHECKPOINTS)
-        good = f"the checkpoint of step {kept[-1]} is good and is kept" if kept else "none is kept"
-        if (self.directory / EARLIER).is_dir():
-            good = "the earlier run is put back"
         rate = self.rate.at(step)
         remedy = f"Lower the learning rate (it was {rate:.3g}), or lengthen the warm-up"
         if 0 in since or step == 0:  # of the untrained network
             remedy = f"Check temperature={self.config.loss.temperature:g} and the images"
         if self.learner.dtype != torch.float32:
             remedy += ", or use precision=float32"
-        remedy = of_item.capitalize() or remedy
-        return TrainingFailed(f"training stopped: {'; '.join(found)}; {good}. {remedy}")
-
-    def _bad_item(self, step: int) -> tuple[str, str]:
-        """An item of a user's data that is not finite at a step, and the remedy; or empty."""
-        own, loader = self.images.image_set, copy(self.images.loader)
-        # An iterable set can only be read from its first item.
-        if not isinstance(own, OwnSet) or own.is_iterable or not isinstance(loader, Streaming):
-            return "", ""
-        epoch, done = divmod(step, self.steps_per_epoch)
-        loader.workers, batching = 0, loader.batching
-        for rank in range(batching.world_size):  # any process may have the item
-            loader.batching = replace(batching, rank=rank)
-            batch = next(iter(loader.epoch(epoch, start=done)))
-            found = own.not_finite(batch.indices, batch.images, "augment", "batch_augment")
-            if found[0]:
-                return found
-        return "", ""
+        return "; ".join(found), remedy
 
     def position(self, step: int | None = None) -> dict[str, Any]:
         """Step, epoch and seconds, by default those of the present step."""
