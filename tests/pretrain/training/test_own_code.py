@@ -306,6 +306,16 @@ def test_of_a_pair_that_is_not_finite_both_items_are_named(tmp_path):
     assert re.search("item 3[67] or its positive gives NaN", str(training.failure(0)))
 
 
+def test_ids_belong_to_the_items_of_a_subset(tmp_path):
+    ids = [number // 3 for number in range(own_things.COUNT)]
+    numbers = torch.arange(own_things.COUNT).flip(0)[4:]
+    own = OwnSet(own_things.Rows(), ids=ids, augment=own_things.shake).subset(numbers)
+    training = Training(quick(data=own, **PLAIN), tmp_path / "run", CPU)
+    batch, _ = next(training.batches())
+    assert training.learner.ids is not None
+    assert torch.equal(training.learner.ids[batch.indices], numbers[batch.indices] // 3)
+
+
 def test_an_item_that_cannot_be_read_again_leaves_the_failure_as_it_is(tmp_path):
     own = OwnSet(rows_with(torch.nan), augment=Mock(side_effect=own_things.shake))
     training = Training(quick(data=own, **PLAIN), tmp_path / "run", CPU)

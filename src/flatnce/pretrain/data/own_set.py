@@ -293,11 +293,14 @@ class OwnSet(Labelled):
     def subset(self, indices: Tensor | Sequence[int]) -> "OwnSet":
         """Some of the items, by their numbers from 0 to n - 1, in the order given."""
         chosen = self._chosen(indices)
-        numbers = chosen if self.chosen is None else self.chosen[chosen]
         known = {"items": self.items, "classes": self.classes, "labels": self.labels[chosen]}
         made = copy(self)  # without another check of every id
-        vars(made).update(known, chosen=numbers)
+        vars(made).update(known, chosen=self.numbers_at(chosen))
         return made
+
+    def numbers_at(self, places: Tensor) -> Tensor:
+        """The numbers of the items at some places of the set."""
+        return places if self.chosen is None else self.chosen[places]
 
     @cached_property
     def example(self) -> Tensor:
@@ -336,7 +339,7 @@ class OwnSet(Labelled):
         listed = self._listed_labels()
         if listed is not None:
             labels = torch.tensor([_class_number(one) for one in _plain(listed)])
-            return labels if self.chosen is None else labels[self.chosen]
+            return labels[self.numbers_at(torch.arange(len(self)))]
         if not _has_label(self.items[0]):
             return torch.full((len(self),), -1)
         return torch.cat([batch.labels for batch in self._in_order("labels")])
@@ -367,7 +370,7 @@ class OwnSet(Labelled):
         ``roles`` are the functions that the inputs went through, if the set has them.
         """
         bad = indices.cpu()[~inputs.isfinite().flatten(1).all(1).cpu()]
-        numbers = (bad if self.chosen is None else self.chosen[bad]).tolist()
+        numbers = self.numbers_at(bad).tolist()
         if not numbers:
             return "", ""
         two = " or its positive" if "augment" in roles and self.positives is not None else ""
@@ -570,8 +573,8 @@ class OwnLoader(Streaming):
             yield Batch(indices, inputs[:, 0] if self.stage == "images" else inputs, labels)
 
     def _indexed(self, reader: Reader, start: int) -> Iterator[tuple[Tensor, ...]]:
-        ours, chosen = list(self.batching.epoch(reader.key[1], start)), self.own.chosen
-        numbers = [(batch if chosen is None else chosen[batch]).tolist() for batch in ours]
+        ours = list(self.batching.epoch(reader.key[1], start))
+        numbers = [self.own.numbers_at(batch).tolist() for batch in ours]
         for indices, found in zip(ours, self._made(reader, batch_sampler=numbers), strict=True):
             yield indices, *found
 
