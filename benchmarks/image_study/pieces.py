@@ -193,24 +193,33 @@ def changed(part, epochs, records):
     """
     if part in CHANGED:
         return [changed_run(*one, TUNING_SEED, epochs, records) for one in CHANGED[part]]
-    named = {one["name"]: one for one in records}
-    screens = {
-        (arm, changes): (screen, changed_run(arm, changes, TUNING_SEED, epochs, records).name)
-        for screen, runs in CHANGED.items()
+    return [
+        changed_run(arm, changes, int(part), epochs, records)
+        for arm, changes in kept_changes(epochs, records).items()
+        if changes
+    ]
+
+
+def names_of_changes(epochs, records):
+    """The part and the name of the run in which each arm tries each change, or none."""
+    return {
+        (arm, changes): (part, changed_run(arm, changes, TUNING_SEED, epochs, records).name)
+        for part, runs in CHANGED.items()
         for arm, changes in runs
     }
-    for screen, name in screens.values():
-        require(name in named, 13, screen)
-    found = {one: named[name] for one, (_, name) in screens.items()}
-    kept = {
+
+
+def kept_changes(epochs, records):
+    """The changes that each arm keeps; all have to be tried before."""
+    named = {one["name"]: one for one in records}
+    names = names_of_changes(epochs, records)
+    for part, name in names.values():
+        require(name in named, 13, part)
+    found = {one: named[name] for one, (_, name) in names.items()}
+    return {
         arm: tuple(one for one in CHANGES if helps(found[arm, (one,)], found[arm, ()]))
         for arm in ("FlatNCE-ESS", "InfoNCE")
     }
-    return [
-        changed_run(arm, changes, int(part), epochs, records)
-        for arm, changes in kept.items()
-        if changes
-    ]
 
 
 def changed_run(arm, changes, seed, epochs, records):
