@@ -17,11 +17,14 @@ README, RESULTS, WHICH = "README.md", "docs/results.md", "docs/which-loss.md"
 TEMPERATURE, REPRODUCE, SPEED = "docs/temperature.md", "docs/reproduce.md", "docs/speed.md"
 GAIN, CEILING = "docs/explain/gain.md", "docs/explain/log-k-ceiling.md"
 CHANGES = "CHANGELOG.md"
+PLAIN = "without bold type: "
+PLAIN_RESULTS = f"{PLAIN}{RESULTS}"
 
 
 @cache
 def page(path):
-    return " ".join((ROOT / path).read_text(encoding="utf-8").split())
+    text = " ".join((ROOT / path.removeprefix(PLAIN)).read_text(encoding="utf-8").split())
+    return text.replace("**", "") if path.startswith(PLAIN) else text
 
 
 @cache
@@ -76,13 +79,17 @@ def demo():
     assert most == lost["flatnce", 32]
     yield f"{flat} nats (FlatNCE) and {info} (InfoNCE) at K = 8, {flat_32} and", README
     yield f"and {info_32} at K = 32. From temperature", README
-    yield f"{flat} (FlatNCE) against {info} nats (InfoNCE) at K = 8, {flat_32} against", RESULTS
-    yield f"against {info_32} at K = 32; from temperature 0.2 to 0.02", RESULTS
+    yield f"| K = 8, best temperature of each | {flat} nats | {info} nats |", RESULTS
+    yield f"| K = 32, best temperature of each | {flat_32} nats | {info_32} nats |", RESULTS
     yield f"0.2 to 0.02, FlatNCE loses at most {most} nats and InfoNCE up to {worst}.", README
-    yield f"at most {most} nats, InfoNCE {worst} and {lost['infonce', 32]} (five", RESULTS
+    said = "most that is lost from temperature 0.2 to 0.02"
+    yield f"| K = 8, {said} | {most} nats | {worst} nats |", RESULTS
+    yield f"| K = 32, {said} | {most} nats | {lost['infonce', 32]} nats |", RESULTS
     high = cases[8, 0.5]["difference"]
     yield f"InfoNCE is better by {-high['mean']:.2f} (K = 8)", README
-    yield f"InfoNCE is better by {-high['mean']:.2f} ± {high['sd']:.2f}**", RESULTS, WHICH
+    better = f"better by {-high['mean']:.2f} ± {high['sd']:.2f}**"
+    yield f"InfoNCE is {better}", WHICH
+    yield f"| K = 8, temperature 0.5 | | **{better} |", RESULTS
     yield f"the difference is {shown(cases[8, 0.2]['difference'])} nats", WHICH
     gain = cases[8, 0.2]["objectives"]["infonce"]["gain"]["mean"]
     yield f"temperature 0.2, K = 8 (gain {gain:.2f}), there was no difference", WHICH
@@ -107,7 +114,9 @@ def weighting():
     yield f"of the {whole} nats by which InfoNCE is worse", GAIN
     of_rows, of_batches, whole = (f"{fmean(each):.2f}" for each in rows[5.0, 0.004])
     yield f"*improve* FlatNCE by {of_rows} and {of_batches}, of the {whole} by which", GAIN
-    yield f"four times the learning rate by {spread(rows[5.0, 0.004][2])}", RESULTS, WHICH
+    better = spread(rows[5.0, 0.004][2])
+    yield f"four times the learning rate by {better}", WHICH
+    yield f"temperature 0.2, four times the learning rate | | **better by {better}** |", RESULTS
 
 
 def small_batch():
@@ -127,13 +136,12 @@ def small_batch():
     def pair(objective, protocol):
         return " and ".join(f"{tops[objective, 0.1, seed, protocol]:.1f}" for seed in (0, 1))
 
-    yield f"{pair('flatnce', near)} % against InfoNCE's {pair('infonce', near)}", RESULTS, WHICH
-    yield f"linear {pair('flatnce', 'linear')} against {pair('infonce', 'linear')}", RESULTS
-    each = [
-        " against ".join(f"{tops[name, 0.2, 0, protocol]:.1f}" for name in ("flatnce", "infonce"))
-        for protocol in (near, "linear")
-    ]
-    yield f"{' and '.join(each)} (one seed)", RESULTS
+    yield f"{pair('flatnce', near)} % against InfoNCE's {pair('infonce', near)}", WHICH
+    for protocol, said in ((near, "kNN (k = 200)"), ("linear", "linear")):
+        cells = [f"{pair(name, protocol)} %" for name in ("flatnce", "infonce")]
+        yield f"| {said}, temperature 0.1 | {' | '.join(cells)} |", RESULTS
+        cells = [f"{tops[name, 0.2, 0, protocol]:.1f} %" for name in ("flatnce", "infonce")]
+        yield f"| {said}, temperature 0.2 | {' | '.join(cells)} |", RESULTS
     gaps = [tops["flatnce", 0.1, s, near] - tops["infonce", 0.1, s, near] for s in (0, 1)]
     ahead = " and ".join(f"{gap:.1f}" for gap in gaps)
     yield f"FlatNCE was better by {ahead} points of kNN accuracy", WHICH
@@ -186,7 +194,7 @@ def table_1():
         shown(found[name]["calibrated InfoNCE"])
         for name in ("FlatNCE, cosine", "InfoNCE, dot product")
     )
-    yield f"is best ({best} against InfoNCE's {other})", RESULTS
+    yield f"FlatNCE with a cosine critic | {best} nats | {other} nats |", RESULTS
     for nats in (2.0, 4.0):
         flat, *others = (
             rows[*key, nats]["measures"]["calibrated InfoNCE"]["mean"]
@@ -224,64 +232,51 @@ def primal_dual():
 
 
 def eager():
-    ratios = {}
+    ratios = defaultdict(dict)
     for device, measured in record("eager/results.json").items():
         for row in measured["rows"]:
             (_, base), *others = row["milliseconds"].items()
             for name, taken in others:
-                case = row["group"], row["dtype"], row["batch"]
-                ratios[device, name, *case] = taken / base
+                ratios[device, name, row["group"], row["dtype"]][row["batch"]] = taken / base
+    devices, controlled = ("cuda", "cpu"), "FlatNCE, EssController"
 
-    def between(device, name, digits, group="loss"):
-        wanted = device, name, group, "float32"
-        own = [ratio for key, ratio in ratios.items() if key[:4] == wanted]
-        return f"{min(own):.{digits}f} to {max(own):.{digits}f}"
-
-    plain = [between(device, "FlatNCE", 2) for device in ("cuda", "cpu")]
-    yield f"loss): {plain[0]} on one H200 and {plain[1]} on a CPU (float32, batch", README
-    yield f"on one H200 {plain[0]} times as much, on a CPU {plain[1]};", RESULTS
-    peer = "lightly NTXentLoss"
-    spans = between("cuda", peer, 1), between("cpu", peer, 1)
-    yield f"NTXentLoss {spans[0]} and {spans[1]} times", RESULTS
-    slow = ratios["cuda", "FlatNCE", "loss", "bfloat16", 4096]
-    yield f"with bfloat16 at batch 4,096 on the H200 ({slow:.2f})", RESULTS
-
-    def most(device, name, dtype="float32", group="loss", digits=2):
-        wanted = device, name, group, dtype
-        return f"{max(ratio for key, ratio in ratios.items() if key[:4] == wanted):.{digits}f}"
-
-    worst = [most(device, "FlatNCE", "bfloat16") for device in ("cuda", "cpu")]
-    yield f"**It is slower** in bfloat16, up to {' and '.join(worst)}, and with", README
-    worst = [
-        most(device, "flatnce cross_entropy", group="logits", digits=1)
-        for device in ("cuda", "cpu")
-    ]
-    yield f"on logits takes up to {' and '.join(worst)} times as long as torch's", README
-    slow = (ratios["cpu", "FlatNCE", "loss", "bfloat16", batch] for batch in (256, 1024))
-    yield f"and at 256 and 1,024 on a CPU ({', '.join(f'{ratio:.1f}' for ratio in slow)})", RESULTS
-    spans = [between(device, "flatnce cross_entropy", 1, "logits") for device in ("cuda", "cpu")]
-    yield f"takes {spans[0]} times torch's on the H200, {spans[1]} on a CPU", RESULTS
-
-    def float32(device, name, *sizes):
-        own = [ratios[device, name, "loss", "float32", size] for size in sizes]
-        return " to ".join(sorted({f"{end(own):.2f}" for end in (min, max)}))
+    def spans(name, dtype="float32", group="loss", digits=2):
+        """The smallest and the largest ratio, for each device."""
+        found = [ratios[device, name, group, dtype].values() for device in devices]
+        return [[f"{end(each):.{digits}f}" for end in (min, max)] for each in found]
 
     later = [
-        row["milliseconds"]["FlatNCE, EssController"] / row["milliseconds"]["plain NT-Xent"]
+        f"{row['milliseconds'][controlled] / row['milliseconds']['plain NT-Xent']:.2f}"
         for row in record("eager/short-h200.json")["rows"]
         if (row["group"], row["dtype"]) == ("loss", "float32")
     ]
-    small, held = (32, 256, 1024), "FlatNCE, EssController"
-    again = f"{' and '.join(f'{one:.2f}' for one in later)} in a later run)"
-    ends = float32("cuda", held, *small), float32("cpu", held, 32)
-    worst = most("cuda", held), f"{max(later):.2f}", most("cpu", held)
-    said = "`EssController`, up to {} ({} in a later run) and {}."
-    yield said.format(*worst), README
-    said = f"with `EssController` FlatNCE takes {ends[0]} times NT-Xent on the H200 at batch 32"
-    said += f" to 1,024 ({again} and {ends[1]} on a CPU at 32, with a `Monitor`"
-    spans = [float32("cuda", "FlatNCE, Monitor", *small), float32("cpu", "FlatNCE, Monitor", 32)]
-    yield f"{said} {spans[0]} and {spans[1]};", RESULTS
-    both = [float32("cpu", name, 32) for name in ("plain NT-Xent, torch.compile", "FlatNCE")]
+    gpu, cpu = (" to ".join(span) for span in spans("FlatNCE"))
+    yield f"loss): {gpu} on one H200 and {cpu} on a CPU (float32, batch", README
+    gpu, cpu = (span[1] for span in spans("FlatNCE", "bfloat16"))
+    yield f"**It is slower** in bfloat16, up to {gpu} and {cpu}, and with", README
+    gpu, cpu = (span[1] for span in spans(controlled))
+    yield f"`EssController`, up to {gpu} ({max(later)} in a later run) and {cpu}.", README
+    given = "flatnce cross_entropy", "float32", "logits", 1
+    gpu, cpu = (span[1] for span in spans(*given))
+    yield f"on logits takes up to {gpu} and {cpu} times as long as torch's", README
+
+    rows = {
+        "FlatNCE": spans("FlatNCE"),
+        "FlatNCE, bfloat16": spans("FlatNCE", "bfloat16"),
+        "FlatNCE with `EssController`": spans(controlled),
+        "FlatNCE with a `Monitor`": spans("FlatNCE, Monitor"),
+        "NT-Xent with `torch.compile`": spans("plain NT-Xent, torch.compile"),
+        "lightly's NTXentLoss": spans("lightly NTXentLoss", digits=1),
+        "`cross_entropy` on logits, relative to torch's": spans(*given),
+    }
+    for name, found in rows.items():
+        cells = " | ".join(" to ".join(span) for span in found)
+        yield f"| {name} | 32 to 4,096 | {cells} |", PLAIN_RESULTS
+    yield f"a later run | 32 and 1,024 | {' and '.join(later)} | |", PLAIN_RESULTS
+    both = [
+        f"{ratios['cpu', name, 'loss', 'float32'][32]:.2f}"
+        for name in ("plain NT-Xent, torch.compile", "FlatNCE")
+    ]
     assert both[0] < both[1]
     said = "`torch.compile` of NT-Xent is faster than FlatNCE on a CPU at 32"
     yield f"{said} ({both[0]} against {both[1]})", RESULTS
@@ -363,24 +358,29 @@ def kernels():
             yield f"| {cells[-1]} | {ratios} |", SPEED
     pairs = ms(wide, "fused: unit rows by Pairs, ESS")
     yield f"takes {pairs} ms at 65,536 rows of 256", SPEED
-    yield f"({pairs} ms by the public ones): {ms(wide, ours)} ms, {mib(wide, ours)}", RESULTS
+    yield f"the public ones need {pairs} ms for 65,536 rows of 256", RESULTS
     share = percent(cases[wide][ours]["share_of_floor"])
     yield f"{share} of the speed of torch's own large matrix product", RESULTS
-    yield f"(torch.compile {ms(wide, compiled)} ms, {gib(wide, compiled)};", RESULTS
-    yield f"Inf-CL {ms(wide, 'Inf-CL (Triton)')} ms", RESULTS
+    cells = [f"{ms(wide, ours)} ms, {mib(wide, ours)}"]
+    cells += [f"{ms(wide, compiled)} ms, {gib(wide, compiled)}"]
+    cells += [f"Inf-CL {ms(wide, 'Inf-CL (Triton)')} ms"]
+    yield f"| 65,536 rows of 256, one direction | {' | '.join(cells)} |", RESULTS
     yield f"{ms(wide, ours)} ms for 65,536 rows of 256", CHANGES
     flex = ms(simclr, "FlexAttention lse")
-    yield f"SimCLR layout of 128: {ms(simclr, ours)} ms (FlexAttention {flex}, torch", RESULTS
     peers = [f"{cases[simclr][f'lightly {n}Loss']['ms']:,.0f}" for n in ("NTXent", "DCL")]
-    yield f"torch.compile {ms(simclr, compiled)}, lightly {' and '.join(peers)})", RESULTS
+    cells = [f"{ms(simclr, ours)} ms", f"{ms(simclr, compiled)} ms"]
+    cells += [f"FlexAttention {flex} ms, lightly {' and '.join(peers)} ms"]
+    yield f"| 65,536 rows of 128, two views | {' | '.join(cells)} |", RESULTS
     most, liger = "N = 262,144, d = 512", "Liger fused linear CE"
     seconds = [f"{cases[most][name]['ms'] / 1000:.2f} s" for name in (ours, liger)]
-    yield f"262,144 rows of 512: {seconds[0]}, {gib(most, ours, 1)}", RESULTS
+    cells = f"{seconds[0]}, {gib(most, ours, 1)} | | Liger {seconds[1]}, {gib(most, liger, 1)}"
+    yield f"| 262,144 rows of 512, one direction | {cells} |", PLAIN_RESULTS
     d768, d512 = "N = 65,536, d = 768", "N = 65,536, d = 512"
-    faster = f"{ms(d768, compiled)} against {ms(d768, ours)} ms, with {gib(d768, compiled)}"
-    yield f"({faster}) and 512 ({ms(d512, compiled)} against {ms(d512, ours)})", RESULTS
-    yield f"Liger takes {ms(d768, liger)} ms at width 768, and {seconds[1]} for the", RESULTS
-    yield f"262,144 rows, in {gib(most, liger, 1)};", RESULTS
+    cells = f"{ms(d512, ours)} ms | {ms(d512, compiled)} ms | |"
+    yield f"| 65,536 rows of 512, one direction | {cells}", PLAIN_RESULTS
+    cells = [f"{ms(d768, ours)} ms", f"{ms(d768, compiled)} ms, {gib(d768, compiled)}"]
+    cells += [f"Liger {ms(d768, liger)} ms"]
+    yield f"| 65,536 rows of 768, one direction | {' | '.join(cells)} |", PLAIN_RESULTS
     calls = {name: method["eager"]["ms"] for name, method in cases["N = 4,096, d = 256"].items()}
     later = cases["N = 16,384, d = 256"]
     assert round(calls[ours]) == round(later[ours]["eager"]["ms"]) == 3
@@ -444,7 +444,7 @@ def decoding():
         [f"{end(run[way] for run in earlier):.2f}" for way in ("ours, cpu", "ours, gpu")]
         for end in (min, max)
     )
-    yield f"({least[0]} to {most[0]} and {least[1]} to {most[1]} in four earlier", RESULTS
+    yield f"{least[0]} to {most[0]} and {least[1]} to {most[1]} in four earlier runs", RESULTS
 
 
 def streaming():
@@ -572,10 +572,11 @@ def critics_in_small_batches():
     won = [case for case, verdict in verdicts.items() if verdict == "win"]
     wins, ties, losses = (list(verdicts.values()).count(v) for v in ("win", "tie", "loss"))
     assert {batch for batch, _ in won} == {8, 16, 32} and {nats for _, nats in won} == {8, 10}
-    yield f"in {wins} of {len(gaps)} settings, by up to {max(gaps):.2f} nats: batches", RESULTS
-    yield "batches of 8 to 32 with 8 and 10 nats", RESULTS
-    yield f"**FlatNCE is worse in {losses}**, by up to {-min(gaps):.2f} nats", RESULTS
-    yield f"only InfoNCE can train; {ties} ties", RESULTS
+    said = f"settings of batch size and information, of {len(gaps)}"
+    yield f"{said} | in which the loss is better | {wins} | **{losses}** |", RESULTS
+    said = f"FlatNCE is better by up to {max(gaps):.2f} nats, in batches of 8 to 32 with"
+    yield f"{said} 8 and 10 nats. **It is worse by up to {-min(gaps):.2f} nats**", RESULTS
+    yield f"There are {ties} ties.", RESULTS
     yield f"FlatNCE wins on {wins} of {len(gaps)} settings, ties on {ties} and", WHICH
     yield f"ties on {ties} and loses on {losses}", WHICH
 
