@@ -125,6 +125,16 @@ def test_an_ess_target_is_not_proposed_where_it_would_be_refused(settings, ends)
 
 
 @pytest.mark.parametrize(
+    "layers, unused", [(0, "head_hidden"), (0, "head_out"), (1, "head_hidden"), (1, "head_norm")]
+)
+def test_settings_of_layers_that_a_head_does_not_have_are_refused(layers, unused):
+    config = TrainConfig().override(head_layers=layers)
+    with pytest.raises(ValueError, match=f"^{unused}=.* has no effect here, it is for a head "):
+        refuse_unused([config], ["head_layers", unused])
+    refuse_unused([config.override(head_layers=2)], ["head_layers", unused])
+
+
+@pytest.mark.parametrize(
     "sections, said",
     [
         (

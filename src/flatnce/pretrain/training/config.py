@@ -417,8 +417,11 @@ def refuse_unused(configs: Sequence[TrainConfig], given: Iterable[str]) -> None:
         needs["ess_rate"] = f"a target such as ess={ess_target(min(used))}{remedy}"
     if all(config.data.augment or config.data.batch_augment for config in configs):
         needs |= dict.fromkeys(vars(configs[0].views), "the built-in views:")
-    if not any(config.model.head_layers for config in configs):
-        needs |= dict.fromkeys(("head_hidden", "head_out"), "a head that has layers:")
+    layers = max(config.model.head_layers for config in configs)
+    if layers < 2:
+        needs |= dict.fromkeys(("head_hidden", "head_norm"), "a head of at least two layers:")
+    if not layers:
+        needs["head_out"] = "a head that has layers:"
     for leaf in given:
         if leaf in needs:
             value = str(configs[0].flat()[leaf]).removesuffix(".0")

@@ -224,10 +224,10 @@ class Training:
             device=device,
             dtype=compute_dtype(config.run, device),
         )
-        own = self.images.image_set
-        if isinstance(own, OwnSet) and own.ids is not None:
-            numbers = own.numbers_at(torch.arange(len(own)))
-            self.learner.ids = torch.as_tensor(own.ids).long()[numbers].to(device)
+        data = self.images.image_set
+        if isinstance(data, OwnSet) and data.ids is not None:
+            numbers = data.numbers_at(torch.arange(len(data)))
+            self.learner.ids = torch.as_tensor(data.ids).long()[numbers].to(device)
         self.stream: torch.cuda.Stream | None = None  # of captured steps, if it must be this one
         self._wrap_encoder()
         learns_scale = OBJECTIVES[config.loss.objective].learns_scale
