@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from flatnce.core import distributed, faults
-from flatnce.core.direct import check_batches
+from flatnce.core.direct import are_alike
 from flatnce.core.kernels import DENSE_LIMIT, choose_kernel, fused_is_better
 from flatnce.core.kernels.statistics import RowStatistics, statistics_of_scores
 from flatnce.core.pairs import Arguments, Form, Pairs, operands_for
@@ -490,21 +490,23 @@ def contrast_of_batches(
     right: Tensor,
     temperature: float | Tensor,
     *,
-    layout: Literal["views", "left", "both"] = "views",
+    layout: Literal["views", "both"] = "views",
     ids: Tensor | None = None,
     normalize: bool = True,
     kernel: str = "auto",
     slope: bool = False,
 ) -> tuple[Contrast, Float[Tensor, "b d"]] | None:
-    """The contrast of a plain layout by the fused kernel, and the left rows; None for other ones.
+    """The contrast of a plain layout by the fused kernel, and the left rows.
 
-    The layout is two ``views``, or the ``left`` or ``both`` directions of two towers. The left
-    rows may share the memory of ``left``.
+    None where another kernel is better, or where the layout's own checks refuse the batches. The
+    layout is two ``views``, or ``both`` directions of two towers. The left rows may share the
+    memory of ``left``.
     """
-    check_batches(left, right, layout)
+    if not are_alike(left, right) or len(left) < 2:
+        return None
     n = 2 * len(left) if layout == "views" else len(left)
     operands = operands_for(left.dtype, normalize)
-    if len(left) < 2 or not fused_is_better(kernel, n, n, left, operands):
+    if not fused_is_better(kernel, n, n, left, operands):
         return None
     from flatnce.core.kernels.fused import paired_statistics
 

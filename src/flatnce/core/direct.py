@@ -18,13 +18,13 @@ from torch.nn.functional import softplus
 
 from flatnce.core import faults
 from flatnce.core.kernels import DENSE_LIMIT
-from flatnce.core.pairs import Arguments, check_embeddings
 
 __all__ = [
     "ClosedForm",
     "EXACT",
     "MOST_ABOVE",
     "PlainRows",
+    "are_alike",
     "direct_size",
     "plain_loss",
     "without_autocast",
@@ -44,17 +44,8 @@ DIRECT_LIMIT = 2**24
 """Most scores of a plain batch that are held at once: 64 MiB of float32; on a GPU 256 MiB."""
 
 
-def check_batches(left: Tensor, right: Tensor, layout: str) -> None:
-    """Refuse what is not two batches of floating-point rows of one shape."""
-    if _are_alike(left, right):
-        return
-    one, two = ("z1", "z2") if layout == "views" else ("left", "right")
-    check_embeddings(one, left)
-    check_embeddings(two, right)
-    Arguments(normalize=True, gather=False).same_batch(two, right, one, left)
-
-
-def _are_alike(left: Tensor, right: Tensor) -> bool:
+def are_alike(left: Tensor, right: Tensor) -> bool:
+    """Whether both are batches of floating-point rows, of one shape, precision and device."""
     both = isinstance(left, Tensor) and isinstance(right, Tensor) and left.is_floating_point()
     alike = both and left.shape == right.shape and left.dtype == right.dtype
     return alike and left.device == right.device and left.ndim == 2 and left.numel() > 0
@@ -65,7 +56,7 @@ def direct_size(left: Tensor, right: Tensor, layout: str, captured: bool) -> int
 
     A captured or compiled step pays nothing for the host, so the fused kernel is kept there.
     """
-    if not _are_alike(left, right):
+    if not are_alike(left, right):
         return 0  # the general path checks them
     b = left.shape[0]
     if b < 2 or type(left) not in DIRECT_TYPES or type(right) not in DIRECT_TYPES:

@@ -201,7 +201,7 @@ class Monitor(PreciseState):
                 # At once: within a captured step each replay would clear it.
                 self._fit_gram(step.samples.shape[-1])
             self._waiting.append(step.copy())
-            if len(self._waiting) == 16:
+            if len(self._waiting) == 16:  # computed together, in fewer operations
                 self._take_waiting()
         self.steps += 1
         if step.found is not None:

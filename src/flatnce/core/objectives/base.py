@@ -407,8 +407,9 @@ class Objective(nn.Module, ABC):
                 "checkpoint the encoder and call the loss outside"
             )
         views = (z1, *more) if z2 is None else (z1, z2, *more)
-        given = views, labels, ids, false_negatives, negatives
-        batch = Batch(*given, self.normalize, self.gather, self.form, self.queue, self.in_batch)
+        names = ("normalize", "gather", "form", "queue", "in_batch")
+        options = {name: getattr(self, name) for name in names}
+        batch = Batch(views, labels, ids, false_negatives, negatives, **options)
         closed = self.closed_form if _are_unchanged(self, self._of_closed_form) else None
         if closed is not None and self.kernel == "auto" and ids is None and self.power == 1:
             loss = self._closed_loss(batch, closed)
