@@ -490,7 +490,7 @@ def contrast_of_batches(
     right: Tensor,
     temperature: float | Tensor,
     *,
-    layout: Literal["views", "both"] = "views",
+    layout: Literal["views", "left", "both"] = "views",
     ids: Tensor | None = None,
     normalize: bool = True,
     kernel: str = "auto",
@@ -499,8 +499,8 @@ def contrast_of_batches(
     """The contrast of a plain layout by the fused kernel, and the left rows.
 
     None where another kernel is better, or where the layout's own checks refuse the batches. The
-    layout is two ``views``, or ``both`` directions of two towers. The left rows may share the
-    memory of ``left``.
+    layout is two ``views``, or the ``left`` or ``both`` directions of two towers. The left rows
+    may share the memory of ``left``.
     """
     if not are_alike(left, right) or len(left) < 2:
         return None
