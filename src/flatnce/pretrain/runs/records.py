@@ -54,25 +54,17 @@ def settings_of(record: Mapping[str, Any]) -> dict[str, Any]:
 def thinned(metrics: Iterable[Mapping[str, Any]], every: float) -> list[dict[str, Any]]:
     """Every check, and lines of training at least ``every`` epochs apart, with the last.
 
-    A check has the numbers of the training since the line before. The speed of a line is that of
-    all steps since the last line with a speed.
+    A check has the numbers of the training since the line before.
     """
     read = [one for one in metrics if one.get("kind") in ("train", "watch")]
     read.sort(key=lambda one: (one["step"], one["kind"]))  # a line may arrive after a later check
     lines: list[dict[str, Any]] = [{"step": 0, "epoch": -every}]
     waiting: dict[str, Any] = {}
-    time, timed, told = 0.0, 0, 0  # per image of a step; the last step in it, and before it
     for one in read:
         waiting |= {name: _rounded(one[name]) for name in one if name not in LEFT_OUT}
-        if one.get("images_per_second"):
-            time += (one["step"] - timed) / one["images_per_second"]
-            timed = one["step"]
         is_early = one["epoch"] - lines[-1]["epoch"] < every - 1e-9
         if one["kind"] == "train" and is_early and one is not read[-1]:
             continue
-        if time:
-            waiting["images_per_second"] = _rounded((one["step"] - told) / time)
-            time, told = 0.0, one["step"]
         same = lines[-1]["step"] == one["step"]
         lines.append((lines.pop() if same else {}) | waiting)
         waiting = {}
