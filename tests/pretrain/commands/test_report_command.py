@@ -53,6 +53,18 @@ def test_a_run_whose_checkpoints_are_gone_gets_a_page_and_a_reason(tmp_path, cap
     assert (tmp_path / "runs" / "old" / "report.html").is_file()
 
 
+def test_what_a_report_of_several_runs_refuses(tmp_path, capsys):
+    names = [run.name for run in made_runs.write_pairs(tmp_path / "runs", [0.02])]
+    (tmp_path / "mine.html").write_text("")
+    assert main(["report", *names, "--out", "mine.html"]) == 2
+    remedy = "name another, or replace it (`flatnce compare ... --replace`)"
+    refused = f"flatnce report: --out mine.html already exists; {remedy}\n"
+    assert capsys.readouterr().err == refused
+    assert main(["report", *names, "--step", "3"]) == 2
+    refused = "flatnce report: --step 3 is for one run; leave it out to compare runs\n"
+    assert capsys.readouterr().err == refused
+
+
 def test_a_run_of_another_command_is_refused(tmp_path, capsys):
     RunLog(tmp_path / "demo", kind="demo", config={})
     assert main(["report", "demo", "--no-portrait"]) == 2

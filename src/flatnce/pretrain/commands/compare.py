@@ -83,7 +83,8 @@ def page_place(out: Path | None, json: bool, replace: bool = False) -> Path | No
     With ``--json`` a page is written only where ``--out`` says.
     """
     if out is not None and out.is_file() and not replace:
-        raise ValueError(f"--out {out} already exists; name another, or --replace it")
+        remedy = "name another, or replace it (`flatnce compare ... --replace`)"
+        raise ValueError(f"--out {out} already exists; {remedy}")
     if out is not None or json:
         return out
     usual = Path("comparison.html")
@@ -104,11 +105,7 @@ def difference_lines(found: "Comparison") -> list[str]:
         columns = difference_columns(rows, name, [one.place for one in rows])
         if len(name) > 30:  # too long for the heading of a column
             lines += ["", wrapped(name)]
-            place, pairs, *sides, difference, interval, reading = columns.items()
-            typed_first = found.runs[0].settings.get
-            if all(typed_first(key) == value for key, value in rows[0].against.items()):
-                sides.reverse()
-            columns = dict([("runs", place[1]), pairs, *sides, difference, interval, reading])
+            columns = {"runs": columns.pop(name), **columns}
         lines += ["", *column_lines(columns, names=list(columns)[:1])]
     others = dict.fromkeys(one.measure.label for one in found.contrasts)
     del others[main[0].measure.label]

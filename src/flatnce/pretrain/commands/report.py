@@ -45,6 +45,8 @@ def run(arguments: list[str]) -> int:
                 time.sleep(0.5)
     directories = named_runs(options.runs)
     if len(directories) > 1:
+        if options.step is not None:
+            raise ValueError(f"step={options.step} is for one run; leave it out to compare runs")
         return compare(directories, page_place(options.out, options.page.json), options.page)
     from flatnce.pretrain.page.run import page_of_run
 
