@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 import tyro
 
-from flatnce.cli.console import column_lines, print_json
+from flatnce.cli.console import column_lines, print_json, word_lines
 from flatnce.cli.options import parse_options
-from flatnce.messages import duration_text, format_bytes, say, wrapped
+from flatnce.messages import duration_text, format_bytes, say
 from flatnce.pretrain.commands import Switch, pairs_text
 from flatnce.pretrain.runs import listing
 from flatnce.pretrain.runs.folder import (
@@ -146,26 +146,26 @@ def _show(directory: Path, as_json: bool) -> int:
     unused = found.config.get("views", ()) if results.get("own_views") else ()
     scores = results.get("evaluations", ())
     several = len({one.get("step") for one in scores}) > 1
-    steps = [f", step {one['step']:,}" if several and "step" in one else "" for one in scores]
-    facts: dict[str, Any] = {
-        "run": f"{name} ({directory}, {format_bytes(size)})",
-        "state": "{state}, {epochs} epochs, {age} ago".format(**_cells(row)),
-        "failure": row["failure"],
-        "verdict": results.get("verdict") or row["verdict"],
-        "scores": [
-            (one.name, f"{one.score}{one.interval and f' ({one.interval})'} on {one.data}{at}")
-            for one, at in zip(map(score_cells, scores), steps, strict=True)
-        ],
-        "last": pairs_text(row["last"]),
-        "settings": pairs_text({k: v for k, v in row["settings"].items() if k not in unused}),
-        "command": shlex.join(found.environment.get("command", ())),
-        "device": found.environment.get("device"),
-        "exports": ", ".join(exports),
-    }
-    for key, value in facts.items():
-        for label, text in value if isinstance(value, list) else [(key, value)]:
-            if text:
-                print(wrapped(f"{label:<13} {text}", then=" " * 14))
+    lines = [
+        ("run", f"{name} ({directory}, {format_bytes(size)})"),
+        ("state", "{state}, {epochs} epochs, {age} ago".format(**_cells(row))),
+        ("failure", row["failure"]),
+        ("verdict", results.get("verdict") or row["verdict"]),
+    ]
+    for score in scores:
+        cells = score_cells(score)
+        interval = f" ({cells.interval})" if cells.interval else ""
+        at = f", step {score['step']:,}" if several and "step" in score else ""
+        lines.append((cells.name, f"{cells.score}{interval} on {cells.data}{at}"))
+    settings = {k: v for k, v in row["settings"].items() if k not in unused}
+    lines += [
+        ("last", pairs_text(row["last"])),
+        ("settings", pairs_text(settings)),
+        ("command", shlex.join(found.environment.get("command", ()))),
+        ("device", found.environment.get("device")),
+        ("exports", ", ".join(exports)),
+    ]
+    print("\n".join(word_lines([line for line in lines if line[1]])))
     diverged = row["state"] == "failed" and found.last(FAILURE).get("diverged")
     if diverged:
         say(AGAIN)
