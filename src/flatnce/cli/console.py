@@ -18,10 +18,17 @@ from rich.text import Text
 from flatnce.environment import plain
 from flatnce.messages import say, wrapped
 
-__all__ = ["column_lines", "console_of", "live_line", "print_json", "print_verdict", "word_lines"]
+__all__ = [
+    "column_lines",
+    "live_line",
+    "print_json",
+    "print_table",
+    "print_topics",
+    "print_verdict",
+    "word_lines",
+]
 
 NAME_WIDTH = 24  # to which a long name may be shortened
-FILE_WIDTH = 118  # where the output is not a terminal
 
 Say = Callable[[str], None]
 Update = Callable[..., None]  # of a text, and the share of the work that is done
@@ -88,9 +95,18 @@ def _shortened(names: Sequence[str], width: int) -> Sequence[str]:
     return short if len(set(short)) == len(set(names)) else names
 
 
-def console_of() -> Console:
-    """The console of standard output."""
-    return Console(width=shutil.get_terminal_size((FILE_WIDTH, 24)).columns, highlight=False)
+def print_table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table, given by its rows, under its caption."""
+    columns = dict(zip(header, zip(*rows, strict=True), strict=True))
+    print("\n".join(["", wrapped(caption), *column_lines(columns)]))
+
+
+def print_topics(topics: Mapping[str, str]) -> None:
+    """Print a paragraph on each topic, which is bold on a terminal."""
+    for topic, text in topics.items():
+        said = Text(f"\n{wrapped(f'{topic}: {text}')}")
+        said.stylize("bold", 0, len(topic) + 2)
+        Console(highlight=False).print(said, soft_wrap=True)
 
 
 def word_lines(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -132,7 +148,7 @@ def print_verdict(before: str, verdict: str, after: str = "") -> None:
     lines = f"{before}{verdict}{after}".split("\n")
     shown = Text("\n".join(map(wrapped, lines)))  # a line ends in place of a space
     shown.stylize(STYLES.get(kind, "red"), len(before), len(before + verdict))
-    console_of().print(shown, soft_wrap=True)
+    Console(highlight=False).print(shown, soft_wrap=True)
 
 
 def _ignore(text: str, share: float | None = None) -> None:

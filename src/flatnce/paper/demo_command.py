@@ -5,7 +5,7 @@ from typing import Annotated
 
 import tyro
 
-from flatnce.cli.console import column_lines, console_of, live_line, print_json
+from flatnce.cli.console import live_line, print_json, print_table, print_topics
 from flatnce.cli.options import parse_options
 from flatnce.messages import wrapped
 from flatnce.paper.demo_config import DemoConfig
@@ -37,13 +37,9 @@ def run(arguments: list[str]) -> int:
     if options.json:
         print_json(results)
         return 0
-    table, console = summary_table(results), console_of()
-    columns = dict(zip(table.header, zip(*table.rows, strict=True), strict=True))
-    print("\n".join(["", wrapped(table.caption), *column_lines(columns)]))
+    table = summary_table(results)
+    print_table(table.caption, table.header, table.rows)
     print("\n" + wrapped(TEXTS["columns"].format(**results)))
-    for finding in results["findings"]:
-        topic = f"{finding['topic']}:"
-        said = wrapped(f"{topic} {finding['text']}")
-        console.print("\n" + said.replace(topic, f"[bold]{topic}[/bold]", 1), soft_wrap=True)
+    print_topics({finding["topic"]: finding["text"] for finding in results["findings"]})
     print(f"\nDone in {results['seconds']:.0f} s. The curves: {page}")
     return 0

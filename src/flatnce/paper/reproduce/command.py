@@ -10,9 +10,8 @@ from typing import Annotated, Any, Literal
 import jinja2  # noqa: F401 (missing packages are reported before training, not after)
 import tyro
 
-from flatnce.cli.console import column_lines, console_of, print_json, word_lines
+from flatnce.cli.console import print_json, print_table, print_topics, word_lines
 from flatnce.cli.options import parse_options
-from flatnce.messages import wrapped
 from flatnce.paper.reproduce.experiment import EXPERIMENTS, Setting, find_experiment
 from flatnce.paper.reproduce.page import reproduce_page, table_of
 from flatnce.pretrain.runs.folder import run_lock, runs_folder
@@ -98,13 +97,10 @@ def _reproduce(options: ReproduceOptions) -> Path:
 
 
 def _show(results: Mapping[str, Any]) -> None:
-    console = console_of()
     seeds = ", ".join(str(seed) for seed in results["seeds"])
     content = table_of(results["rows"], f"{results['paper']}: {results['title']}. Seeds: {seeds}.")
-    columns = dict(zip(content.header, zip(*content.rows, strict=True), strict=True))
-    print("\n".join(["", wrapped(content.caption), *column_lines(columns)]))
-    for topic, text in results["words"].items():
-        console.print(f"\n[bold]{capitalised(topic)}:[/bold] {capitalised(text)}")
+    print_table(content.caption, content.header, content.rows)
+    words = dict(results["words"])
     if results["runs"] or results["trains_itself"]:
-        shows = capitalised(results["scale_shows"])
-        console.print(f"\n[bold]Scale {results['scale']}:[/bold] {shows}.")
+        words[f"scale {results['scale']}"] = f"{results['scale_shows']}."
+    print_topics({capitalised(topic): capitalised(text) for topic, text in words.items()})
