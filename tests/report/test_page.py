@@ -10,7 +10,7 @@ from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.report.charts import Axis, Line, line_chart
 from flatnce.report.glossary import TERMS
 from flatnce.report.page import Figure, Page, Paragraph, Section, Table, render_page
-from flatnce.report.text import in_unit
+from flatnce.report.text import capitalised, in_unit
 from paths import ROOT
 
 
@@ -78,6 +78,20 @@ def test_columns_of_words_are_on_the_left_and_numbers_stay_in_one_line():
     assert words == ["a", "Bound?", "yes", "no"]
     assert "td.text { text-align: left; }" in html and "τ\xa0=\xa01" in html
     assert not re.search(r"[ ,}]td \{ white-space: normal", html)
+
+
+@pytest.mark.parametrize(
+    "text, shown",
+    [
+        ("batch size", "Batch size"),
+        ("a step", "A step"),
+        ("kNN", "kNN"),
+        ("γ", "γ"),
+        ("p-value", "p-value"),
+    ],
+)
+def test_words_begin_with_a_capital_and_names_stay(text, shown):
+    assert capitalised(text) == shown
 
 
 def test_a_number_that_rounds_to_zero_has_no_minus_sign():

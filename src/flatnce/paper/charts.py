@@ -11,7 +11,7 @@ from typing import Any
 from flatnce.extras import require_extra
 from flatnce.report.charts import Axis, Fit, Line, Reference, bar_chart, line_chart, scatter_chart
 from flatnce.report.page import Figure, Table
-from flatnce.report.text import in_unit
+from flatnce.report.text import capitalised, in_unit
 
 __all__ = [
     "Values",
@@ -157,7 +157,7 @@ def chart(
 def draw(chart: Plain) -> Figure:
     """The chart, with the table of its numbers."""
     lines = [Line(**one) for one in chart["lines"]]
-    x, y, title = Axis(**chart["x"]), Axis(**chart["y"]), chart["title"]
+    x, y, title = Axis(**chart["x"]), Axis(**chart["y"]), capitalised(chart["title"])
     head = (f"chart-{chart['name']}", title, f"{y.label} by {x.label}.")
     categories = chart.get("categories", [])
     if chart["kind"] == "lines":

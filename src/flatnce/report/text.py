@@ -24,7 +24,7 @@ VARIABLES = {
 def capitalised(text: str) -> str:
     """The text with a capital first letter, as at the beginning of a sentence."""
     # Symbols, and names with a capital after the first letter, stay as they are.
-    return text[0].upper() + text[1:] if re.match("[a-z]{2}", text) else text
+    return text[0].upper() + text[1:] if re.match("[a-z]{2}|a ", text) else text
 
 
 UNITS = {

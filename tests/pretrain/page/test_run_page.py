@@ -169,6 +169,12 @@ def test_tables_hold_the_numbers_of_the_run(folder, start, cells):
     assert list(row[1 : len(cells) + 1]) == cells
 
 
+def test_a_negative_number_has_a_minus_sign(tmp_path):
+    place = write(tmp_path / "r", [train_line(400, uniformity=-3.25)])
+    tables = [section.table for section in page_of_run(place).sections if section.table]
+    assert ("Uniformity", "−3.25") in [row for table in tables for row in table.rows]
+
+
 def test_the_page_says_which_knn_is_the_result(html):
     said = html[html.index("<h2>Evaluations") : html.index("<h2>Key numbers")]
     said = re.sub("</?a[^>]*>", "", said)

@@ -33,7 +33,6 @@ from flatnce.paper.charts import (
 )
 from flatnce.paper.reproduce.experiment import CONTENT, Experiment, Findings, Setting, TrainingRun
 from flatnce.pretrain.evaluation import NotSaved, Options, evaluate_run, missing_sets
-from flatnce.report.text import capitalised
 
 NAMES = {"infonce": "InfoNCE", "flatnce": "FlatNCE"}  # SimCLR and FlatCLR of the paper
 
@@ -281,7 +280,7 @@ def by_epoch(
             lines.append(line(name, curve.epochs, curve.by_epoch, series))
         heading = {
             "name": "-".join([measure, *map(str, part.values())]),
-            "title": capitalised(title or shown["title"]).format(**part),
+            "title": (title or shown["title"]).format(**part),
             "caption": caption,
         }
         charts += chart("lines", heading, axis("epoch"), shown["axis"], lines, references=levels)
@@ -456,7 +455,7 @@ def mi_and_accuracy(runs: Runs) -> Findings:
         words[title] = runs.experiment.heading("words", raw=notes[0], centred=notes[1])["caption"]
         cells = {}
         for suffix, fit, paper in (("", raw, printed), (", centred by epoch", centred, None)):
-            cells[f"Pearson's ρ{suffix}"] = cell([fit["rho"] if fit else None], paper=paper)
+            cells[f"Pearson's ρ{suffix}"] = cell([fit["rho"] if fit else None], "rounded", paper)
             cells[f"p-value{suffix}"] = cell([fit["p"] if fit else None], "probability")
         rows.append({"variables": {"MI": title, "points": len(together)}, "measures": cells})
     return Findings(rows, charts, words)

@@ -287,5 +287,5 @@ def _written(value: float | None, unit: str, most: float | None) -> str:
     if value is None:
         return ""
     if unit != "nats":
-        return f"{value:.3g}"
+        return f"{value:.3g}".replace("-", "−")
     return f"{value:.3f} nats" if most is None else f"{value:.3f} of {most:.3f} nats"
