@@ -54,13 +54,13 @@ def test_a_resnet_has_the_published_size_and_width(name, stem):
 
 
 def test_every_function_that_builds_a_backbone_has_an_entry():
-    signature = inspect.signature(BACKBONES["small"].build)
+    signature = inspect.signature(BACKBONES["small"])
     builders = {
         function
         for _, function in inspect.getmembers(models, inspect.isfunction)
         if inspect.signature(function) == signature
     }
-    used = {models._timm_backbone, *(entry.build for entry in BACKBONES.values())}
+    used = {models._timm_backbone, *BACKBONES.values()}
     assert builders == used, f"BACKBONES in {MODELS} lacks an entry"
 
 
@@ -73,11 +73,10 @@ def test_a_backbone_with_one_stem_refuses_the_other(name):
 
 @pytest.mark.parametrize("name", BACKBONES)
 def test_every_backbone_has_its_width_and_its_row_in_the_docs(name):
-    entry = BACKBONES[name]
-    assert on_meta(name, size=32).width == entry.width, f"{MODELS}: the width is another"
-    row = f"| `{name}` | {entry.title} | {entry.width} |"
-    docs = ROOT / "docs" / "reference" / "training.md"
-    assert row in docs.read_text(), f"docs/reference/training.md lacks {row}"
+    docs = (ROOT / "docs" / "reference" / "training.md").read_text()
+    start, end = f"| `{name}` | ", f" | {on_meta(name, size=32).width} |"
+    rows = [row for row in docs.splitlines() if row.startswith(start) and row.endswith(end)]
+    assert rows, f"docs/reference/training.md lacks {start}what it is{end}"
 
 
 @pytest.mark.parametrize(("size", "side"), [(8, 8), (32, 32), (64, 64), (65, 17), (224, 56)])
@@ -329,17 +328,6 @@ def test_a_restored_one_goes_on_exactly():
     mine, theirs = slow.state_dict(), restored.state_dict()
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
     assert int(restored.updates) == 2
-
-
-def test_a_bad_momentum_and_an_encoder_rebuilt_afterwards_are_refused():
-    for momentum in (-0.1, 1.01, float("nan")):
-        with pytest.raises(ValueError, match=r"momentum=.* must lie in \[0, 1\]"):
-            MomentumEncoder(nn.Linear(2, 2), momentum)
-    encoder = nn.Sequential(nn.Linear(3, 3))
-    slow = MomentumEncoder(encoder)
-    encoder.append(nn.Linear(3, 3))
-    with pytest.raises(ValueError, match="after the encoder is complete"):
-        slow.update()
 
 
 # ---- batch norm over two gloo processes equals batch norm over the whole batch

@@ -9,7 +9,7 @@ import copy
 from collections.abc import Callable
 from importlib import import_module
 from itertools import compress, pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -75,7 +75,7 @@ def backbone(
     if is_own(name):
         usual = torch.zeros(2, channels, size or 224, size or 224)
         return _own_backbone(name, usual if example is None else example, pretrained)
-    build = BACKBONES[name].build if name in BACKBONES else _timm_backbone
+    build = BACKBONES.get(name, _timm_backbone)
     try:
         return build(name, stem, size, channels, pretrained)
     except OSError as error:
@@ -202,25 +202,17 @@ def _own_backbone(name: str, example: Tensor, pretrained: bool) -> nn.Module:
     return network.train(training)
 
 
-class Backbone(NamedTuple):
-    """A line about a backbone, the width of its features, and the function that builds it."""
-
-    title: str
-    width: int
-    build: Callable[[str, str, int | None, int, bool], nn.Module]
-
-
-BACKBONES = {
-    "resnet18": Backbone("ResNet-18 of torchvision", 512, _resnet),
-    "resnet34": Backbone("ResNet-34 of torchvision", 512, _resnet),
-    "resnet50": Backbone("ResNet-50 of torchvision", 2048, _resnet),
-    "resnet101": Backbone("ResNet-101 of torchvision", 2048, _resnet),
-    "resnet152": Backbone("ResNet-152 of torchvision", 2048, _resnet),
-    "small": Backbone("three convolutions, for small images on a CPU", 128, _small),
+BACKBONES: dict[str, Callable[[str, str, int | None, int, bool], nn.Module]] = {
+    "resnet18": _resnet,
+    "resnet34": _resnet,
+    "resnet50": _resnet,
+    "resnet101": _resnet,
+    "resnet152": _resnet,
+    "small": _small,
 }
-"""Every backbone by its name; other names are timm's."""
+"""The function that builds each backbone, by its name; other names are timm's."""
 
-RESNETS = tuple(name for name, entry in BACKBONES.items() if entry.build is _resnet)
+RESNETS = tuple(name for name, build in BACKBONES.items() if build is _resnet)
 """The backbones with a choice of stem."""
 
 
@@ -324,7 +316,7 @@ class MomentumEncoder(nn.Module):
 
     Arguments:
         encoder: The encoder to follow; it must keep its layers.
-        momentum: A number in [0, 1].
+        momentum: A number in [0, 1]; 0.99 follows over about a hundred steps.
 
     Examples:
         >>> encoder = nn.Linear(3, 2)
@@ -339,18 +331,13 @@ class MomentumEncoder(nn.Module):
 
     def __init__(self, encoder: nn.Module, momentum: float = 0.99) -> None:
         super().__init__()
-        if not 0 <= momentum <= 1:
-            raise ValueError(
-                f"momentum={momentum} must lie in [0, 1]; 0.99 follows over about a hundred steps"
-            )
         self.momentum = momentum
         self.encoder = copy.deepcopy(encoder).requires_grad_(False)
         self.encoder.zero_grad()  # the copy may have come with gradients
         for part in self.encoder.modules():
             if isinstance(part, _NormBase):
                 part.momentum = 0.0  # batch statistics normalise but are not recorded
-        place = next((tensor.device for tensor in _tensors(encoder)), None)
-        self.register_buffer("updates", torch.zeros((), dtype=torch.long, device=place))
+        self.register_buffer("updates", torch.zeros((), dtype=torch.long))
         # In a tuple, so that it is not registered as a submodule and saved a second time.
         self._followed = (encoder,)
 
@@ -363,11 +350,6 @@ class MomentumEncoder(nn.Module):
     def update(self) -> None:
         """Follow the encoder by one step; call it after the optimizer's step."""
         mine, theirs = _tensors(self.encoder), _tensors(self._followed[0])
-        if [t.shape for t in mine] != [t.shape for t in theirs]:
-            raise ValueError(
-                "the encoder has other parameters than the momentum encoder's copy of it; build "
-                "the momentum encoder after the encoder is complete"
-            )
         averaged = [tensor.is_floating_point() for tensor in mine]
         counted = [not floating for floating in averaged]
         if any(averaged):

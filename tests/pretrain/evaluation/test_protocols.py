@@ -13,14 +13,19 @@ from flatnce.own_code import Named
 from flatnce.pretrain.data import MissingData, label_fraction, load
 from flatnce.pretrain.evaluation import (
     PROTOCOLS,
-    TRANSFER_SETS,
     DescentConfig,
     FinetuneConfig,
     Options,
     protocols,
 )
 from flatnce.pretrain.evaluation.probe import drawn
-from flatnce.pretrain.evaluation.protocols import Bench, _usual_fractions, evaluate, plan
+from flatnce.pretrain.evaluation.protocols import (
+    TRANSFER_SETS,
+    Bench,
+    _usual_fractions,
+    evaluate,
+    plan,
+)
 from flatnce.pretrain.runs import log
 from pictures import pictures
 from tiny_sets import install_tiny, write_folder

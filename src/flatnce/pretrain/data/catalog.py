@@ -57,9 +57,9 @@ class Layout:
     files: Mapping[str, str] = field(repr=False)
     downloads: tuple[Download, ...] = field(default=(), repr=False)
 
-    def missing(self, folder: Path) -> list[str]:
-        """The required paths that a folder does not have."""
-        return [file for file in self.files if not (folder / file).exists()]
+    def is_complete(self, root: Path) -> bool:
+        """Whether all files are under a root."""
+        return all((root / self.folder / file).exists() for file in self.files)
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,7 @@ class Entry:
 
     def installed_layout(self, root: Path) -> Layout | None:
         """The first layout whose files are all under a root."""
-        complete = (lay for lay in self.layouts if not lay.missing(root / lay.folder))
-        return next(complete, None)
+        return next((layout for layout in self.layouts if layout.is_complete(root)), None)
 
     def present_layout(self, root: Path) -> Layout:
         """The layout under a root; a MissingData that says how to get it if there is none."""

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from flatnce.pretrain.evaluation.features import Features as Features
     from flatnce.pretrain.evaluation.features import embed_views as embed_views
     from flatnce.pretrain.evaluation.features import extract as extract
-    from flatnce.pretrain.evaluation.features import frozen as frozen
     from flatnce.pretrain.evaluation.finetuning import FinetuneConfig as FinetuneConfig
     from flatnce.pretrain.evaluation.finetuning import finetune as finetune
     from flatnce.pretrain.evaluation.knn import knn_predict as knn_predict
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from flatnce.pretrain.evaluation.probe import linear_probe as linear_probe
     from flatnce.pretrain.evaluation.probe import probe_by_descent as probe_by_descent
     from flatnce.pretrain.evaluation.protocols import PROTOCOLS as PROTOCOLS
-    from flatnce.pretrain.evaluation.protocols import TRANSFER_SETS as TRANSFER_SETS
     from flatnce.pretrain.evaluation.protocols import Bench as Bench
     from flatnce.pretrain.evaluation.protocols import NotSaved as NotSaved
     from flatnce.pretrain.evaluation.protocols import evaluate_run as evaluate_run

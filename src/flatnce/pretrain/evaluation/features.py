@@ -102,22 +102,19 @@ class Features:
 
 
 @contextmanager
-def frozen(module: nn.Module) -> Iterator[nn.Module]:
-    """Evaluation mode and no gradients inside the block; afterwards both are as they were.
+def frozen(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode and no gradients inside the block; afterwards all modes are as before.
 
-    Batch norms then use their running statistics and do not move them. Gradients of other modules
-    (a classifier on top) flow.
+    Batch norms then use their running statistics and do not move them.
     """
     modes = [(part, part.training) for part in module.modules()]
-    wanted = [(parameter, parameter.requires_grad) for parameter in module.parameters()]
-    module.eval().requires_grad_(False)
+    module.eval()
     try:
-        yield module
+        with torch.no_grad():
+            yield
     finally:
         for part, mode in modes:
             part.training = mode
-        for parameter, gradient in wanted:
-            parameter.requires_grad_(gradient)
 
 
 def extract(
@@ -150,7 +147,7 @@ def extract(
     prepare = CentreCrop(size, resize, mean=mean, std=std)
     taken = image_set.shape[0] if channels is None else channels
     parts = []
-    with frozen(backbone), torch.no_grad():
+    with frozen(backbone):
         for images in image_batches(image_set, batch_size, device, resize or size, workers):
             ready = images.dtype != torch.uint8  # by a user's own code
             made = backbone(images if ready else prepare(to_channels(images, taken)))
@@ -177,7 +174,7 @@ def embed_views(
     """Embeddings of two random views of every image, by the frozen encoder."""
     device = next(encoder.parameters()).device
     parts = []
-    with frozen(encoder), torch.no_grad():
+    with frozen(encoder):
         how: dict[str, Any] = {"device": device, "workers": workers, "views": views, **IN_ORDER}
         loader = loader_of(image_set, 256, 0, **how)
         for indices, images, _ in loader.epoch(0):
