@@ -131,21 +131,31 @@ def smaller_batch(records):
     return of_table(heads, rows)
 
 
+def runs_of_figure_4(records):
+    """The runs of pieces 1 to 6: both losses on CIFAR-10, with 20 or 100 epochs."""
+    return [one for one in records if one["piece"] <= 6]
+
+
 def accuracy_against_information(records, key):
     """Three arrays: MI at the end, linear accuracy, and the group of runs that are comparable.
 
-    Runs are comparable if they have the same number of epochs and were judged on the same images.
+    Runs are comparable if they have the same batch size and number of epochs and were judged on
+    the same images.
     """
     ends = [last_of(run, key) for run in records]
     linear = [100 * run["evaluation"]["linear"] for run in records]
-    groups = [(run["results"]["epochs"], run["evaluation"]["on"]) for run in records]
+    groups = [
+        (batch_of(run), run["results"]["epochs"], run["evaluation"]["on"]) for run in records
+    ]
     return np.array(ends), np.array(linear), groups
 
 
 def knn_against_information(records):
-    """The same at the two checks of each run: MI of the pool, kNN, epoch and length."""
-    lines = [(line, run["results"]["epochs"]) for run in records for line in watched(run)]
-    groups = [(round(line["epoch"]), epochs) for line, epochs in lines]
+    """The same for kNN at the two checks of each run; comparable checks are at the same epoch."""
+    lines = [(line, run) for run in records for line in watched(run)]
+    groups = [
+        (batch_of(run), run["results"]["epochs"], round(line["epoch"])) for line, run in lines
+    ]
     pool, knn = ([line[key] for line, _ in lines] for key in ("pool_mi", "knn"))
     return np.array(pool), 100 * np.array(knn), groups
 
@@ -167,6 +177,7 @@ def centred(values, groups):
 
 def correlations(records):
     """Figure 4: ρ over all runs, as the paper computes it, and between comparable runs."""
+    records = runs_of_figure_4(records)
     found = {
         "linear, pool MI": accuracy_against_information(records, "pool_mi"),
         "linear, MI in the batch": accuracy_against_information(records, "mi"),
@@ -309,6 +320,7 @@ def draw_2(figure, records):
 
 
 def draw_4(figure, records):
+    records = runs_of_figure_4(records)
     pool, batch = figure.subplots(1, 2, sharey=True)
     for axes, key, title in (
         (pool, "pool_mi", "MI in a pool of 10,000"),
