@@ -110,7 +110,7 @@ def _run(given: list[str]) -> int:
         return 0
     if name not in COMMANDS:
         what = "option" if name.startswith("-") else "command"
-        hint = did_you_mean(name, COMMANDS, "`flatnce --help` lists all commands", cutoff=0.5)
+        hint = did_you_mean(name, COMMANDS, "`flatnce --help` lists all commands")
         return _complain(f"flatnce: unknown {what} {name!r}; {hint}", 2)
     return _dispatch(name, rest)
 

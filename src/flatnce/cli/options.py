@@ -141,8 +141,8 @@ def as_typed(message: str) -> str:
             value = shlex.quote(value[1:-1])
         elif value[:1] in ("(", "["):
             value = value[1:-1].replace(",", "")
-        elif re.fullmatch(r"-?\d+\.0", value):  # Python's form of a whole number
-            value = value[:-2]
+        # Not in Python's form of a whole number.
+        value = re.sub(r"(?<!\S)(-?\d+)\.0(?!\S)", r"\1", value)
         return f"{flag} {value}".strip()
 
     names = "|".join(sorted(_typed, key=len, reverse=True))
