@@ -3,8 +3,6 @@
 import json
 import signal
 import urllib.request
-from contextlib import nullcontext
-from unittest.mock import Mock
 
 import pytest
 
@@ -86,19 +84,6 @@ def test_watch_serves_the_page_until_it_is_stopped(tmp_path):
         raise
     done = process.wait(timeout=60)
     assert done.returncode == 0 and len(done.stdout.splitlines()) == 2
-
-
-def test_watch_waits_for_a_run_that_has_not_begun(tmp_path, monkeypatch, capsys):
-    def begin(seconds):
-        made_runs.write_run(tmp_path / "runs" / "late", finished=False)
-
-    monkeypatch.setattr("flatnce.pretrain.commands.report.time", Mock(sleep=begin))
-    monkeypatch.setattr("flatnce.pretrain.commands.compare.served", lambda *given: nullcontext())
-    assert main(["report", "late", "--watch", "--no-portrait"]) == 0
-    waited, page = capsys.readouterr().out.splitlines()
-    assert waited == "waiting until the run late begins in runs/; stop with Ctrl-C"
-    assert page == "the page: runs/late/report.html"
-    assert main(["report", "other*", "--watch"]) == 2  # a pattern is of runs that are there
 
 
 def test_watch_says_its_address_and_answers_before_the_encoder_is_looked_at(

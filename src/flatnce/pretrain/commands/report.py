@@ -1,6 +1,5 @@
 """``flatnce report``: an offline page about a run, or a page that compares several runs."""
 
-import time
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -9,10 +8,9 @@ from typing import Annotated, Any
 import tyro
 
 from flatnce.cli.options import parse_options
-from flatnce.messages import say
 from flatnce.pretrain.commands import RunNames
 from flatnce.pretrain.commands.compare import PageOptions, compare, page_place, publish
-from flatnce.pretrain.runs.folder import is_several, named_runs, place_of, runs_folder
+from flatnce.pretrain.runs.folder import named_runs
 from flatnce.pretrain.runs.log import read_run
 
 
@@ -37,12 +35,6 @@ class ReportOptions:
 def run(arguments: list[str]) -> int:
     """Run the command and return the exit code."""
     options = parse_options(ReportOptions, "report", arguments)
-    for name in options.runs if options.page.watch else ():
-        if place_of(name) is None and not is_several(name):
-            if not options.page.json:
-                say(f"waiting until the run {name} begins in {runs_folder()}/; stop with Ctrl-C")
-            while place_of(name) is None:
-                time.sleep(0.5)
     directories = named_runs(options.runs)
     if len(directories) > 1:
         if options.step is not None:

@@ -23,7 +23,6 @@ __all__ = [
     "is_several",
     "new_folder",
     "named_runs",
-    "place_of",
     "restored",
     "run_lock",
     "run_name",
@@ -83,7 +82,7 @@ def run_and_sweep_names() -> list[str]:
 
 def find_run(name: str | Path, argument: str = "run") -> Path:
     """The directory of a run, by its name in the folder of runs or its path, an ``argument``."""
-    place, called = place_of(name), f"{argument}={str(name)!r}"
+    place, called = _place_of(name), f"{argument}={str(name)!r}"
     if place is not None and (restored(place) / log.CONFIG).is_file():
         return place
     if place is not None and not (place / SWEEP).is_file():
@@ -138,11 +137,11 @@ def is_several(name: str) -> bool:
 
 def sweep_named(name: str | Path) -> Path | None:
     """The directory of a sweep, given by name or as a path; None if it is not a sweep."""
-    place = place_of(name)
+    place = _place_of(name)
     return place if place is not None and (place / SWEEP).is_file() else None
 
 
-def place_of(name: str | Path) -> Path | None:
+def _place_of(name: str | Path) -> Path | None:
     """A run or a sweep in the folder of runs, or else at a path; ``./name`` is always a path."""
     places = [Path(name)] if str(name).startswith(".") else [runs_folder() / name, Path(name)]
     kept = (place for place in places for file in (*CONFIGS, SWEEP) if (place / file).is_file())
