@@ -7,7 +7,7 @@ import itertools
 import json
 import math
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +31,8 @@ from scipy.stats import t as student
 HERE = Path(__file__).parent
 LEAST_MEAN = 85.6
 """H1: the mean of FlatNCE-ESS has to exceed this accuracy."""
+LEVEL = 0.5
+"""H11: the interval of the difference has to lie within this distance of 0."""
 LARGEST_SPREAD = 1 / 3
 """H3: the largest ratio of FlatNCE's spread to InfoNCE's."""
 LARGEST_RATIO = 1.1
@@ -63,6 +65,7 @@ CRITERIA = LIMITS | {
     "H7": f"ratio ≤ {LARGEST_RATIO}",
     "H8": f"linear ≥ {LEAST_LONG['linear']} and kNN ≥ {LEAST_LONG['knn_20']:g}",
     "H10": f"{LIMITS['H10']} and estimate ≥ 0",
+    "H11": f"interval within ± {LEVEL} at both batches",
 }
 """What supports each hypothesis."""
 
@@ -289,6 +292,20 @@ def tenth(records):
     return Finding("H10", of, len(found.seeds), *found.shown, verdict)
 
 
+def eleventh(records):
+    """H11: the target against the constant temperature at which it settles."""
+    found, verdicts = [], []
+    for batch in (SMALL, second_batch(records)):
+        one = difference(records, (OURS, batch), ("FlatNCE", batch, 14))
+        verdict = one.verdict(-LEVEL)
+        if verdict == SUPPORTED and one.high >= LEVEL:
+            verdict = REFUTED if one.low > LEVEL else "undecided"
+        found.append(replace(one, of=f"{one.of} and τ = 0.14"))
+        verdicts.append(verdict)
+    verdict = together(verdicts)
+    return [Finding("H11", one.of, len(one.seeds), *one.shown, verdict) for one in found]
+
+
 def of_piece_5(records):
     """A finding per difference of the main comparison."""
     return [
@@ -310,7 +327,7 @@ def findings(records):
     tiny = ((OURS, 64, 12), ("InfoNCE", 64, 12))
     ninth = of_three_seeds(records, "H9", *tiny, ", Tiny-ImageNet")
     found = [*main, first, third(records), sixth, seventh(settled()), *eighth(records), ninth]
-    return [*sorted(found, key=lambda one: one.hypothesis), tenth(records)]
+    return [*sorted(found, key=lambda one: one.hypothesis), tenth(records), *eleventh(records)]
 
 
 def rows(found, heads):

@@ -1,4 +1,4 @@
-r"""Pieces 6 to 13 of the protocol, by parts.
+r"""Pieces 6 to 14 of the protocol, by parts.
 
     python benchmarks/image_study/pieces.py 6 --parts 10-ends --commit HASH --data ROOT \
         --out FOLDER --work FOLDER
@@ -17,6 +17,7 @@ at the given speed is not started. Runs with a committed record are not trained 
 | 11 | `1000`: FlatNCE-ESS at batch 512 for 1,000 epochs |
 | 12 | `tail-tune`, `tail-beyond`, `tail-10`, ...: the long tail; `tiny-...`: Tiny-ImageNet |
 | 13 | `heads`, `queues`, `infonce`, `anchors`: one change each; `10`, ...: the changes kept |
+| 14 | `32`, `128`: FlatNCE at the temperature at which its target settles, five seeds each |
 
 `--preset digits --epochs 1` runs the same on a CPU, to check the script; piece 9 as a whole
 needs `--epochs 5`, because its screens take a fifth of them.
@@ -75,6 +76,9 @@ LEAST_GAIN = 0.003
 """In linear accuracy, for a change to be kept."""
 TUNED_ON_OTHERS = (0.1, 0.2, 0.5)
 """Temperatures of InfoNCE in piece 12."""
+
+SETTLED = 0.14
+"""The temperature of piece 14, at which the runs with FlatNCE's target settle."""
 
 
 @dataclass(frozen=True)
@@ -200,6 +204,12 @@ def changed(part, epochs, records):
     ]
 
 
+def settled(part, epochs, records):
+    """FlatNCE at a fixed temperature, for comparison with FlatNCE-ESS of piece 5."""
+    arms = [arms_at(int(part), seed, epochs, records) for seed in EVALUATION_SEEDS]
+    return [replace(one["FlatNCE"], temperature=SETTLED) for one in arms]
+
+
 def names_of_changes(epochs, records):
     """The part and the name of the run in which each arm tries each change, or none."""
     return {
@@ -264,6 +274,7 @@ PIECES = {
         None,
     ),
     13: Piece((*CHANGED, *map(str, EVALUATION_SEEDS)), changed),
+    14: Piece(("32", "128"), settled),
 }
 
 

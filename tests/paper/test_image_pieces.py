@@ -1,4 +1,4 @@
-"""Pieces 6 to 13 of the image study: the runs of each part, and the hypotheses they decide."""
+"""Pieces 6 to 14 of the image study: the runs of each part, and the hypotheses they decide."""
 
 import itertools
 import math
@@ -402,6 +402,51 @@ def test_an_arm_that_keeps_no_change_has_its_runs_in_piece_5(committed, objectiv
     assert (found.n, found.verdict) == (5, "supported")
 
 
+def test_the_temperature_of_piece_14_is_where_the_target_settles(named, committed):
+    assert named(14, "128") == {f"flatnce-b128-t0.14-r0.12-e100-s{s}" for s in range(10, 15)}
+    settled = [
+        line["temperature"]
+        for one in committed
+        if one["config"]["loss"]["objective"] == "flatnce"
+        and one["config"]["loss"]["ess"] == 0.075
+        for line in one["metrics"]
+        if line["epoch"] >= 5
+    ]
+    least, most = min(settled), max(settled)
+    assert least < 0.14 < most
+    span = f"stays between {math.floor(1000 * least) / 1000} and {math.ceil(1000 * most) / 1000}"
+    assert span in (STUDY.parents[1] / "docs" / "protocol.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("off", "verdict"),
+    [
+        ((0.1, -0.1, 0, 0.1, -0.1), "supported"),
+        ((0.9, 1, 0.8, 0.9, 1), "refuted"),
+        ((-0.9, -1, -0.8, -0.9, -1), "refuted"),
+        ((1.5, -1, 0.5, 1, 0), "undecided"),
+        ((0.1, 0), "not all seeds"),
+        ((), "not run"),
+    ],
+)
+def test_the_eleventh_hypothesis_asks_for_level_means_at_both_batches(committed, off, verdict):
+    from hypotheses import accuracies
+
+    runs = [
+        made(14, str(batch), seed, own - gap, objective="flatnce", batch_size=batch)
+        for batch in (32, 128)
+        for (seed, own), gap in zip(
+            sorted(accuracies(committed, "FlatNCE-ESS", batch).items()), off, strict=False
+        )
+    ]
+    found = found_of("H11", [*committed, *runs])
+    assert {one.verdict for one in found} == {verdict}
+    assert [one.n for one in found] == [len(off)] * 2
+    if verdict == "supported":  # one batch alone does not do
+        some = [one for one in runs if one["config"]["run"]["batch_size"] == 32]
+        assert {one.verdict for one in found_of("H11", [*committed, *some])} == {"not all seeds"}
+
+
 def test_one_batch_refutes_the_fourth_hypothesis_alone(study_modules):
     from hypotheses import together
 
@@ -563,7 +608,7 @@ def test_other_data_have_one_tuned_and_one_untuned_arm(named, name, form):
 
 @pytest.fixture
 def every_run(committed):
-    """The runs of all parts of pieces 5 to 13, with choices in the middle of each grid."""
+    """The runs of all parts of pieces 5 to 14, with choices in the middle of each grid."""
     import main
     from pieces import PIECES
 
@@ -583,7 +628,8 @@ def test_no_run_belongs_to_two_parts(every_run):
     assert max(names.values()) == 1
     numbers = Counter(number for number, _ in every_run for _ in every_run[number, _])
     assert numbers == {
-        5: 40, 6: 24, 7: 24, 8: 2, 9: 7 + 2 + 5, 10: 12, 11: 1, 12: 2 * (3 + 6), 13: 16 + 10
+        5: 40, 6: 24, 7: 24, 8: 2, 9: 7 + 2 + 5, 10: 12, 11: 1, 12: 2 * (3 + 6), 13: 16 + 10,
+        14: 10,
     }  # fmt: skip
 
 
@@ -756,7 +802,7 @@ def test_configs_accept_dhel_and_name_the_data(every_run, anchor_objectives):
     configs = {run.name: config_of(asked, run) for runs in every_run.values() for run in runs}
     assert configs["dhel-b32-t0.2-r0.03-e100-s10"].loss.objective == "dhel"
     sets = Counter(config.data.data for config in configs.values())
-    assert sets == {"cifar10": 143, "cifar10-long-tail": 9, "tiny-imagenet": 9}
+    assert sets == {"cifar10": 153, "cifar10-long-tail": 9, "tiny-imagenet": 9}
     assert len({key_of(config.plain()) for config in configs.values()}) == len(configs)
 
 
@@ -813,7 +859,7 @@ def test_every_hypothesis_has_a_row_before_its_runs(committed):
     from hypotheses import findings, table
 
     found = findings(committed)
-    assert {one.hypothesis for one in found} == {f"H{n}" for n in range(1, 11)}
+    assert {one.hypothesis for one in found} == {f"H{n}" for n in range(1, 12)}
     for name in ("H3", "H6", "H8", "H9"):
         for one in found_of(name, committed):
             assert (one.n, one.estimate, one.interval, one.verdict) == (0, "", "", "not run")
