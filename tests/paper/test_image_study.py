@@ -213,10 +213,10 @@ def listed(values, form="{:.2f}"):
     return f"{', '.join(first)} and {last}"
 
 
-def row_of_readme(case, ours, theirs, apart):
+def row_of_readme(case, ours, theirs, apart, interval="two of three seeds"):
     name = case if case.startswith("the same") else f"CIFAR-10, {case}"
     name = name.replace("CIFAR-10", f"[CIFAR-10]({OWN})") if case == "batch 32" else name
-    return f"| {name} | {two(ours)} % | {two(theirs)} % | {apart} |"
+    return f"| {name} | {two(ours)} % | {two(theirs)} % | {apart} | {interval} |"
 
 
 class Gap:
@@ -512,10 +512,10 @@ def at_32(found):
     }
     # README.md
     pair = [mean[arm, 32] for arm in ("FlatNCE", "InfoNCE")]
-    yield row_of_readme("batch 32", *pair, f"{tuned.signed} {tuned.ends}"), README
+    yield row_of_readme("batch 32", *pair, tuned.signed, tuned.ends[1:-1]), README
     pair = [mean[arm, 32] for arm in ("FlatNCE-ESS", "InfoNCE-ESS")]
     case = "batch 32, ESS targets in place of temperatures"
-    yield row_of_readme(case, *pair, f"{held.signed} {held.ends}"), README
+    yield row_of_readme(case, *pair, held.signed, held.ends[1:-1]), README
     assert level.low < 0
     told = f"better than the tuned temperature: {level.signed} at batch 32 {level.ends}"
     yield f"**The ESS target** was not shown to be {told}", README
@@ -638,8 +638,8 @@ def at_128(found):
     )
     yield f"{told} {back}.", TEMPERATURE
     case = "batch 128, a comparison that the protocol does not list"
-    apart = f"{first.signed} {first.ends}"
-    yield row_of_readme(case, mean["FlatNCE"], mean["InfoNCE"], apart), README
+    pair = mean["FlatNCE"], mean["InfoNCE"]
+    yield row_of_readme(case, *pair, first.signed, first.ends[1:-1]), README
     assert first.up() == target.up()
     told = f"**At batch 128, FlatNCE is also {first.up('ahead', 'behind')}**, with its tuned"
     yield f"{told} temperature and with the ESS target. This is InfoNCE's best of four", RESULTS
@@ -694,14 +694,14 @@ def small_against_large(found):
     assert fixed.low < 0 < fixed.high
     yield f"**FlatNCE at batch 32 {shown} exceed InfoNCE at batch 128**", README
     case = "FlatNCE with the ESS target at **batch 32**, InfoNCE at **batch 128**"
-    apart = f"**{small.signed}** {small.ends}"
-    yield row_of_readme(case, means["FlatNCE-ESS"], large, apart), README
+    pair, ends = (means["FlatNCE-ESS"], large), small.ends[1:-1]
+    yield row_of_readme(case, *pair, f"**{small.signed}**", ends), README
     pair = [
         fmean(accuracies(found, arm, batch, measure="knn_20").values())
         for arm, batch in (("FlatNCE-ESS", 32), ("InfoNCE", 128))
     ]
-    apart = f"**{near.signed}** {near.ends}"
-    yield row_of_readme("the same by kNN (k = 20)", *pair, apart), README
+    case, ends = "the same by kNN (k = 20)", near.ends[1:-1]
+    yield row_of_readme(case, *pair, f"**{near.signed}**", ends), README
     told = f"it is {flat.size} {flat.up('above', 'below')} FlatNCE at batch 128 {flat.span}"
     yield f"At its tuned temperature {told}", README
     yield f"FlatNCE at batch 32 {shown} exceed InfoNCE at batch 128. The first", RESULTS
@@ -743,8 +743,8 @@ def temperature_curve(found):
     over = f"FlatNCE is above InfoNCE by {listed(ahead)}"
     told = f"{over} points, and {listed(below)} below its tuned temperature"
     pair = [fmean(curve[0.05].values()) for curve in (flat, info)]
-    case = "batch 32, both at temperature {} (two of three seeds so far)"
-    yield row_of_readme(case.format(0.05), *pair, listed(ahead, "{:+.2f}")), README
+    case, each = "batch 32, both at temperature {}", [two(gap, "{:+.2f}") for gap in ahead]
+    yield row_of_readme(case.format(0.05), *pair, ", ".join(each)), README
     yield (
         f"At 0.05 it is above InfoNCE by {listed(ahead)} points, "
         f"and {listed(below)} below its own",
@@ -773,8 +773,8 @@ def temperature_curve(found):
     assert max(gaps["linear"]) < 0
     behind = f"no clear difference: InfoNCE is ahead by {listed(-one for one in gaps['linear'])}"
     pair = [fmean(curve[0.5].values()) for curve in (flat, info)]
-    apart_at_half = f"**{listed(gaps['linear'])}**"
-    yield row_of_readme(case.format(0.5), *pair, apart_at_half), README
+    each = [two(gap, "{:+.2f}") for gap in gaps["linear"]]
+    yield row_of_readme(case.format(0.5), *pair, f"**{', '.join(each)}**"), README
     told = f"(two seeds); by kNN (k = 20) {sign}"
     minus = f"(FlatNCE minus InfoNCE: {listed(near)})"
     yield f"At 0.5 there is {behind} {told} {minus}", RESULTS
