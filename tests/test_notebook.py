@@ -6,8 +6,7 @@ from html.parser import HTMLParser
 import pytest
 import torch
 
-import export_subjects
-from flatnce import FlatNCE, Monitor, doctor, load, mi
+from flatnce import FlatNCE, Monitor, doctor, mi
 from flatnce.core.diagnostics import Verdict
 from flatnce.diagnose import Diagnosis
 from flatnce.messages import html_card
@@ -95,10 +94,3 @@ def test_a_run_shows_how_it_ended_and_its_evaluations(finished, tmp_path):
     ended = "finished" if finished else "stopped"
     assert words[0] == f"run run: {ended} at step {STEPS}" and words[-1] == str(folder)
     assert ("linear on digits" in words) is ("healthy since step 20: fine" in words) is finished
-
-
-def test_an_encoder_shows_what_it_takes_and_gives(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    export_subjects.write_run(tmp_path / "runs" / "first")
-    words = shown(load("first"))
-    assert words[0] == "encoder of first, step 30" and "128 numbers per input" in words

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
-from flatnce.messages import check_at_least, html_card
+from flatnce.messages import check_at_least
 from flatnce.pretrain import exporting
 from flatnce.pretrain.data import image_set
 from flatnce.pretrain.data.own_set import prepared_input
@@ -44,13 +44,6 @@ class Embedder:
     prepare: CentreCrop | Callable[[Any], Any] | None
     shape: tuple[int, ...]  #: Shape of an input in training.
     device: torch.device  #: Device of the network.
-
-    def _repr_html_(self) -> str:
-        """The encoder in a notebook."""
-        taken = " × ".join(map(str, self.shape))
-        facts = {"inputs": taken, "embeddings": f"{self.width:,} numbers per input"}
-        title = f"encoder of {self.name}, step {self.step:,}"
-        return html_card(title, {**facts, "device": self.device})
 
     def embed(
         self,
@@ -168,14 +161,14 @@ def load(name: str | Path, *, step: int | None = None, device: str = "auto") -> 
     if folder is None:
         place = find_run(name, "name")
         loaded = load_encoder(place, step, chosen)
-        network, usual = loaded.encoder.backbone, (loaded.channels, loaded.size, loaded.size)
+        network, width = loaded.encoder.backbone, loaded.encoder.width
         mean, std = loaded.normalisation
         prepare = CentreCrop(loaded.size, mean=mean, std=std)
         if loaded.ready:
             prepare = own_functions(loaded.config.data, "prepare").get("prepare")
+        usual = (loaded.channels, loaded.size, loaded.size)
         shape = getattr(network, "input_shape", usual)
-        facts = (run_name(place), loaded.step, loaded.encoder.width)
-        return Embedder(*facts, network, prepare, shape, chosen)
+        return Embedder(run_name(place), loaded.step, width, network, prepare, shape, chosen)
     if step is not None:
         raise ValueError(f"step={step} chooses a checkpoint of a run; {folder} is an export")
     config = exporting.read_config(folder)[exporting.MARK]

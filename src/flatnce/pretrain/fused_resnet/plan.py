@@ -10,8 +10,9 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from flatnce.pretrain.models import Encoder, SmallNet
 
-# The attributes in which a module keeps a forward of its own, and its hooks.
-CHANGES = "forward _forward_hooks _forward_pre_hooks _backward_hooks _backward_pre_hooks".split()
+# The attributes in which a module keeps its hooks, and a forward of its own.
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+CHANGES = (*HOOKS, "forward")
 
 
 class Unit(NamedTuple):

@@ -305,7 +305,7 @@ class RunSlot:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         # Alone on an idle GPU: they compile kernels and capture the step, which must not wait for
-        # other runs, nor they for it.
+        # other runs, nor they for it. Six: the eager steps, the capture and two replays.
         for _ in range(6):
             outcome = self.turn()
             if outcome is not None:

@@ -97,8 +97,9 @@ def train(
         if isinstance(value, str) and is_own(value):
             trust_code(value)  # the caller names it
     asked = [evaluate] if isinstance(evaluate, str) else evaluate
-    how: Any = {"report": report, "replace": replace, "evaluate": asked}
-    return _take_all(train_steps(config, directory, **how))
+    return _take_all(
+        train_steps(config, directory, report=report, replace=replace, evaluate=asked)
+    )
 
 
 def resume(
@@ -156,9 +157,14 @@ def train_steps(
         saved.remember_objects(place, config)
         log = None
         if distributed.rank() == 0:
-            known: Any = {"seeds": [config.run.seed], "device": str(device), "evaluate": evaluate}
             log = RunLog(
-                place, kind=saved.KIND, config=config, replace=replace or started, **known
+                place,
+                kind=saved.KIND,
+                config=config,
+                replace=replace or started,
+                seeds=[config.run.seed],
+                device=str(device),
+                evaluate=evaluate,
             )
         try:
             with closing(
