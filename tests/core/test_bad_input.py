@@ -742,6 +742,7 @@ SLIPS = [
     ("LearnedTemperature('0.1')", "start='0.1' must be a positive finite number"),
     ("FlatNCE(True)", "temperature=True has type bool; pass a number"),
     ("HolderFlatNCE(gamma='a')", "gamma='a' is not a number; pass a real number"),
+    ("HolderFlatNCE(gamma=torch.zeros(2))", "gamma=tensor([0., 0.]) is not a number"),
     ("Monitor().compute(step='a')", "step='a' must be a whole number"),
 ]
 

@@ -497,11 +497,13 @@ class Objective(nn.Module, ABC):
             return None
         left, right = batch.views
         b = direct_size(left, right, layout, self.captured)
+        if b == 0:
+            return None
         source, here = self.temperature_source, faults.can_raise_now(left)
-        temperature = source.learned() if b else None
+        temperature = source.learned()
         if temperature is not None and (self.temperature_gradient == "own" or batch.queue):
             return None
-        beta = source.beta_now(left.device, here, temperature) if b else None
+        beta = source.beta_now(left.device, here, temperature)
         if beta is None:
             return None
         keys, others = None, b - 1 if layout != "views" else 2 * b - 2

@@ -490,7 +490,8 @@ class HolderFlatNCE(Objective):
 
     @gamma.setter
     def gamma(self, gamma: float | Tensor) -> None:
-        if not isinstance(gamma, Real | Tensor) or gamma != gamma:
+        one_number = isinstance(gamma, Real) or (isinstance(gamma, Tensor) and gamma.numel() == 1)
+        if not one_number or gamma != gamma:
             raise ValueError(f"gamma={gamma!r} is not a number; pass a real number or ±inf")
         self.power = float(gamma)
 
