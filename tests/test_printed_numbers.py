@@ -10,21 +10,12 @@ from statistics import fmean, median_high, stdev
 import pytest
 from scipy.stats import t as student
 
+from pages import CHANGES, README, RESULTS, TEMPERATURE, WHICH, missing, words_of
 from paths import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
-README, RESULTS, WHICH = "README.md", "docs/results.md", "docs/which-loss.md"
-TEMPERATURE, REPRODUCE, SPEED = "docs/temperature.md", "docs/reproduce.md", "docs/speed.md"
+REPRODUCE, SPEED = "docs/reproduce.md", "docs/speed.md"
 GAIN, CEILING = "docs/explain/gain.md", "docs/explain/log-k-ceiling.md"
-CHANGES = "CHANGELOG.md"
-PLAIN = "without bold type: "
-PLAIN_RESULTS = f"{PLAIN}{RESULTS}"
-
-
-@cache
-def page(path):
-    text = " ".join((ROOT / path.removeprefix(PLAIN)).read_text(encoding="utf-8").split())
-    return text.replace("**", "") if path.startswith(PLAIN) else text
 
 
 @cache
@@ -90,7 +81,7 @@ def demo():
     better = f"better by {-high['mean']:.2f} ± {high['sd']:.2f}**"
     yield f"InfoNCE is {better}", WHICH, RESULTS
     values = [f"{found(name, 8, 0.5)['mean']:.2f} nats" for name in ("flatnce", "infonce")]
-    yield f"| K = 8, temperature 0.5 | {' | '.join(values)} |", PLAIN_RESULTS
+    yield f"| K = 8, temperature 0.5 | {' | '.join(values)} |", RESULTS
     yield f"the difference is {shown(cases[8, 0.2]['difference'])} nats", WHICH
     gain = cases[8, 0.2]["objectives"]["infonce"]["gain"]["mean"]
     yield f"temperature 0.2, K = 8 (gain {gain:.2f}), there was no difference", WHICH
@@ -272,8 +263,8 @@ def eager():
     }
     for name, found in rows.items():
         cells = " | ".join(" to ".join(span) for span in found)
-        yield f"| {name} | 32 to 4,096 | {cells} |", PLAIN_RESULTS
-    yield f"a later run | 32 and 1,024 | {' and '.join(later)} | |", PLAIN_RESULTS
+        yield f"| {name} | 32 to 4,096 | {cells} |", RESULTS
+    yield f"a later run | 32 and 1,024 | {' and '.join(later)} | |", RESULTS
     both = [
         f"{ratios['cpu', name, 'loss', 'float32'][32]:.2f}"
         for name in ("plain NT-Xent, torch.compile", "FlatNCE")
@@ -375,13 +366,13 @@ def kernels():
     most, liger = "N = 262,144, d = 512", "Liger fused linear CE"
     seconds = [f"{cases[most][name]['ms'] / 1000:.2f} s" for name in (ours, liger)]
     cells = f"{seconds[0]}, {gib(most, ours, 1)} | | Liger {seconds[1]}, {gib(most, liger, 1)}"
-    yield f"| 262,144 rows of 512, one direction | {cells} |", PLAIN_RESULTS
+    yield f"| 262,144 rows of 512, one direction | {cells} |", RESULTS
     d768, d512 = "N = 65,536, d = 768", "N = 65,536, d = 512"
     cells = f"{ms(d512, ours)} ms | {ms(d512, compiled)} ms | |"
-    yield f"| 65,536 rows of 512, one direction | {cells}", PLAIN_RESULTS
+    yield f"| 65,536 rows of 512, one direction | {cells}", RESULTS
     cells = [f"{ms(d768, ours)} ms", f"{ms(d768, compiled)} ms, {gib(d768, compiled)}"]
     cells += [f"Liger {ms(d768, liger)} ms"]
-    yield f"| 65,536 rows of 768, one direction | {' | '.join(cells)} |", PLAIN_RESULTS
+    yield f"| 65,536 rows of 768, one direction | {' | '.join(cells)} |", RESULTS
     calls = {name: method["eager"]["ms"] for name, method in cases["N = 4,096, d = 256"].items()}
     later = cases["N = 16,384, d = 256"]
     assert round(calls[ours]) == round(later[ours]["eager"]["ms"]) == 3
@@ -487,7 +478,7 @@ def doctor():
     )
     yield f"images repeated under different augmentations ({repeated})", RESULTS
     # What was seen when the thresholds were chosen is only on the page of the benchmark.
-    described = page("benchmarks/doctor/README.md")
+    described = words_of("benchmarks/doctor/README.md")
     nearest = re.search(r"a good digits run \(kNN (\S+ %)\)", described)[1]
     yield f"In a digits run with a kNN accuracy of {nearest} they", "docs/doctor.md"
     clean = re.search(r"clean trainings were reported with (\d to \d %)", described)[1]
@@ -614,5 +605,4 @@ RECORDS = [
 
 @pytest.mark.parametrize("found", RECORDS, ids=lambda found: found.__name__)
 def test_pages_print_what_is_recorded(found):
-    said = [(path, words) for words, *paths in found() for path in paths]
-    assert [(path, words) for path, words in said if words not in page(path)] == []
+    assert missing(found()) == []

@@ -3,13 +3,15 @@
 import json
 import math
 import re
-from pathlib import Path
 from statistics import fmean, stdev
 
 import pytest
 from scipy.stats import t as student
 
-STUDY = Path(__file__).parents[2] / "benchmarks" / "image_study"
+from pages import CHANGES, README, RESULTS, TEMPERATURE, WHICH, missing
+from paths import ROOT
+
+STUDY = ROOT / "benchmarks" / "image_study"
 
 
 @pytest.fixture
@@ -191,16 +193,8 @@ def test_no_hypothesis_is_decided_before_all_seeds_have_been_run(study):
 
 # --- What the pages say --------------------------------------------------------------------------
 
-ROOT = STUDY.parents[1]
-OWN, README, RESULTS = "benchmarks/image_study/README.md", "README.md", "docs/results.md"
-WHICH, TEMPERATURE, CHANGES = "docs/which-loss.md", "docs/temperature.md", "CHANGELOG.md"
-ESS = "docs/explain/effective-sample-size.md"
+OWN, ESS = "benchmarks/image_study/README.md", "docs/explain/effective-sample-size.md"
 NUMBERS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
-
-
-def words_of(path):
-    """The words of a page, wherever its lines break."""
-    return " ".join((ROOT / path).read_text(encoding="utf-8").split())
 
 
 def two(value, form="{:.2f}"):
@@ -1025,5 +1019,4 @@ SAYINGS = [
 @pytest.mark.parametrize("said", SAYINGS, ids=lambda said: said.__name__)
 def test_the_pages_say_what_the_records_hold(study, said):
     found = list(study[0].read_all(STUDY / "records").values())
-    pairs = [(path, words) for words, *paths in said(found) for path in paths]
-    assert [(path, words) for path, words in pairs if words not in words_of(path)] == []
+    assert missing(said(found)) == []

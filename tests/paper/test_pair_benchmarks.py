@@ -5,15 +5,15 @@ import math
 import re
 import statistics
 from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 
 import pytest
 import torch
 from scipy.stats import t as student
 
 from flatnce import functional as F
+from pages import CHANGES, README, RESULTS, TEMPERATURE, WHICH, words_of
+from paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 DECIDES = re.compile(
     r"\d|\b(?:above|below|better|best|worse|less|more|smaller|smallest|larger|falls|loses|wins|harm"
     r"|no clear|not shown)\b"
@@ -28,10 +28,6 @@ def benchmark(name):
     script = module_from_spec(spec)
     spec.loader.exec_module(script)
     return script, json.loads((folder / "results.json").read_text(encoding="utf-8"))
-
-
-def page(path):
-    return " ".join((ROOT / path).read_text(encoding="utf-8").split())
 
 
 def scores(script, results, name, start=None):
@@ -63,7 +59,7 @@ def test_the_best_scales_of_flatnce_have_a_small_ess():
         runs = [run for run in results["runs"] if script.name_of(run) == row]
         found += [run["ess"] for run in runs if run.get("ess") is not None]
     assert len(found) >= 8 and max(found) < 0.01
-    assert "both tasks FlatNCE's best scales have an ESS below 0.01" in page("docs/temperature.md")
+    assert "both tasks FlatNCE's best scales have an ESS below 0.01" in words_of(TEMPERATURE)
 
 
 @pytest.mark.parametrize("name", ["two_towers", "sentence_pairs"])
@@ -85,7 +81,7 @@ def test_the_pages_give_the_scores_of_two_towers():
     info = statistics.fmean(scores(script, results, "InfoNCE-ESS, target 0.3 (of images)"))
     assert len(ours) == len(fixed) == 5
     mean, low, high = paired(ours, fixed)
-    readme, found = page("README.md"), page("docs/results.md")
+    readme, found = words_of(README), words_of(RESULTS)
     assert f"fixed for InfoNCE | {spread(ours)} % | {spread(fixed)} % |" in found
     assert f"is {mean:+.2f} ({low:.2f} to {high:.2f}, five seeds)" in found
     means = f"{statistics.fmean(ours):.1f} % | {learned:.1f} %"
@@ -95,12 +91,12 @@ def test_the_pages_give_the_scores_of_two_towers():
     assert f"without text | {means} | {cells} |" in readme
     assert f"with it, FlatNCE reaches {target:.1f} on two towers" in readme
     assert f"| **ESS targets of images** | {target:.1f} % | {info:.1f} % |" in found
-    temperature = page("docs/temperature.md")
+    temperature = words_of(TEMPERATURE)
     assert f"with the target 0.075 reached a recall of {target:.1f} %" in temperature
     assert f"against {statistics.fmean(ours):.1f} % with a learned scale" in temperature
-    assert f"by {mean:.2f} points of recall" in page("docs/which-loss.md")
+    assert f"by {mean:.2f} points of recall" in words_of(WHICH)
     _, low, high = paired(ours, fixed)
-    changes = page("CHANGELOG.md")
+    changes = words_of(CHANGES)
     assert f"by {mean:.2f} points of recall ({low:.2f} to {high:.2f}, five seeds)" in changes
 
 
@@ -114,7 +110,7 @@ def test_the_pages_give_the_scores_of_sentence_pairs():
     ess = scores(script, results, "flatnce-ess, target 0.075 (best, of images)", new)
     info = scores(script, results, "infonce-ess, target 0.3 (of images)", new)
     assert len(ours) == len(library) == len(ess) == len(info) == 5
-    readme, found = page("README.md"), page("docs/results.md")
+    readme, found = words_of(README), words_of(RESULTS)
     means = f"{statistics.fmean(ours):.1f} | {statistics.fmean(library):.1f}"
     cells = apart(ours, library).replace(" (", " | ").rstrip(")")
     assert f"new weights | {means} | {cells} |" in readme
@@ -125,7 +121,7 @@ def test_the_pages_give_the_scores_of_sentence_pairs():
     target, other = statistics.fmean(ess), statistics.fmean(info)
     assert f"on two towers, and {target:.1f} on sentence pairs from new weights" in readme
     assert f"new weights, **ESS targets of images** | {target:.1f} | {other:.1f} |" in found
-    temperature, said = page("docs/temperature.md"), "[sentences](benchmarks/sentence_pairs.md)"
+    temperature, said = words_of(TEMPERATURE), "[sentences](benchmarks/sentence_pairs.md)"
     fixed = f"against {statistics.fmean(ours):.1f} with a fixed scale"
     assert f"{target:.1f} on {said}, {fixed}" in temperature
     before = statistics.fmean(scores(script, results, "no training", published))
@@ -149,7 +145,7 @@ def test_the_pages_give_the_scores_of_sentence_pairs():
         if run["start"] == published and script.name_of(run) == "no training"
     }
     harmed = validation["flatnce", 20.0, 0.0001]
-    which = page("docs/which-loss.md")
+    which = words_of(WHICH)
     assert f"(validation {harmed:.1f}, before training {start})" in which
     gains = [run["gain"] for run in results["tuning"] if run["start"] == published
              and run["family"] in ("library", "flatnce") and run["value"] == 20]  # fmt: skip
@@ -200,7 +196,7 @@ def said_of_two_towers(script, results):
     )
     assert max(flat) - min(flat) < max(clip) - min(clip) and low < least
     said = f"**At the fixed scale 5 FlatNCE is worse**: {low:.1f} against {least:.1f} % on"
-    assert said in page("docs/results.md")
+    assert said in words_of(RESULTS)
     yield (
         "**From the scale 10 to 80 FlatNCE depends less on the scale.** On validation images (one "
         f"seed) `FlatClipLoss` has {listed(flat)} % at the scales 10, 20, 40 and 80, and "
@@ -328,7 +324,7 @@ def said_of_sentence_pairs(script, results):
 @pytest.mark.parametrize("said", [said_of_two_towers, said_of_sentence_pairs])
 def test_every_number_of_an_answer_is_of_the_results(said):
     name = said.__name__.removeprefix("said_of_")
-    left = page(f"benchmarks/{name}/README.md")
+    left = words_of(f"benchmarks/{name}/README.md")
     left = left.partition("**Answer.**")[2].partition("<!-- results")[0]
     for sentence in said(*benchmark(name)):
         assert sentence in left
@@ -345,7 +341,7 @@ def test_the_changelog_gives_the_differences_on_sentence_pairs():
     assert (
         f"On sentence pairs FlatNCE is {-worse:.2f} worse from published weights and "
         f"{better:.2f} better from new ones."
-    ) in page("CHANGELOG.md")
+    ) in words_of(CHANGES)
 
 
 @pytest.mark.parametrize(("name", "n", "ways"), [("two_towers", 32, 2), ("sentence_pairs", 16, 1)])
@@ -367,4 +363,4 @@ def test_the_pages_say_how_biased_the_recorded_ess_is(name, n, ways):
     assert (
         f"rows of {n - 1} negatives{' in each direction' * (ways - 1)}, the mean of the ratios is "
         f"{means[0]} where the ESS is 0.075, and {means[1]} where it is 0.3."
-    ) in page(f"benchmarks/{name}/README.md")
+    ) in words_of(f"benchmarks/{name}/README.md")
