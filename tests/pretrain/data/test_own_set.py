@@ -61,6 +61,9 @@ def test_the_forms_of_an_item(raw, inputs, label):
         ({"a": X, "b": Y}, "the keys a, b; call its input image or img"),
         ((X, 0.5), "its label is 0.5; a label is a class number"),
         ((X, -2), "its label is -2"),
+        ((X, float("nan")), "its label is nan; a label is a class number"),
+        ((X, torch.tensor(torch.inf)), r"its label is tensor\(inf\)"),
+        ({"x": X, "y": np.float64("nan")}, r"its label is np\.float64\(nan\)"),
     ],
 )
 def test_an_item_of_another_form_is_refused(raw, said):
@@ -262,8 +265,9 @@ def test_labels_are_listed_read_or_missing(tmp_path):
     partly = copy(fake)
     partly.targets = [None, 1, 2.0] * 2
     assert OwnSet(partly).labels.tolist() == [-1, 1, 2] * 2
-    partly.targets = [0.5] * 6
-    with pytest.raises(ValueError, match=r"label is 0\.5; a label is a class number"):
+    partly.targets = np.array([0, 1, np.nan] * 2)
+    said = "^own: item 2 cannot be used: its label is nan; a label is a class number"
+    with pytest.raises(ValueError, match=said):
         _ = OwnSet(partly).labels
     assert own.labels.tolist() == [0, 1, 2] * 2 and own.classes == ("ant", "bee", "cat")
     part = own.subset([5, 0]).subset([1])

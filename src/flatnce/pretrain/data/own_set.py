@@ -94,7 +94,7 @@ def _is_label(value: Any) -> bool:
 def _class_number(value: Any) -> int:
     if value is None:
         return -1
-    if not _is_label(value) or value != int(value) or value < -1:
+    if not (_is_label(value) and value >= -1 and value % 1 == 0):  # NaN and inf are refused, too
         raise ValueError(f"its label is {value!r}; a label is a class number from 0, or -1")
     return int(value)
 
@@ -338,8 +338,14 @@ class OwnSet(Labelled):
         """Each item's class: the data set's own list, else as the items say, read once."""
         listed = self._listed_labels()
         if listed is not None:
-            labels = torch.tensor([_class_number(one) for one in _plain(listed)])
-            return labels[self.numbers_at(torch.arange(len(self)))]
+            labels: list[int] = []
+            try:
+                for one in _plain(listed):
+                    labels.append(_class_number(one))
+            except ValueError as error:
+                said = f"{self.name}: item {len(labels)} cannot be used: {error}"
+                raise ValueError(said) from error
+            return torch.tensor(labels)[self.numbers_at(torch.arange(len(self)))]
         if not _has_label(self.items[0]):
             return torch.full((len(self),), -1)
         return torch.cat([batch.labels for batch in self._in_order("labels")])
