@@ -371,22 +371,26 @@ def test_a_stream_needs_a_length_and_must_not_end_early():
 class Broken:
     """The third item cannot be read."""
 
+    def __init__(self, error):
+        self.error = error
+
     def __len__(self):
         return 4
 
     def __getitem__(self, number):
         if number == 2:
-            raise KeyError("path")
+            raise self.error
         return torch.zeros(3), torch.zeros(3)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_an_item_that_raises_is_named_with_the_line_of_the_users_code(workers):
-    loader = OwnLoader(OwnSet(Broken(), name="my:data"), 4, 0, workers=workers)
-    with pytest.raises(
-        ValueError,
-        match=r"my:data: item 2 cannot be used: KeyError: 'path' \(.*test_own_set.py, line",
-    ):
+@pytest.mark.parametrize("error", [KeyError("path"), StopIteration("path")])
+def test_an_item_that_raises_is_named_with_the_line_of_the_users_code(error, workers):
+    loader = OwnLoader(OwnSet(Broken(error), name="my:data"), 4, 0, workers=workers)
+    said = (
+        rf"my:data: item 2 cannot be used: {type(error).__name__}: .*path.* \(.*test_own_set.py, "
+    )
+    with pytest.raises(ValueError, match=said):
         list(loader.epoch(0))
 
 

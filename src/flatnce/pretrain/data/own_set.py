@@ -436,9 +436,9 @@ class Reader(Dataset[Any]):
                     raw = read(number)
                     if wanted is None or number in wanted:
                         made.append((number, *self._made(raw, number)))
-                except StopIteration:
-                    raise
                 except Exception as error:  # a user's code can raise anything
+                    if wanted is not None and isinstance(error, StopIteration):
+                        raise  # the end of a stream
                     said = str(error) if is_ours(error) else error_text(error)
                     fault = ValueError(f"{self.own.name}: item {number} cannot be used: {said}")
                     fault.__cause__ = None if is_ours(error) else error
