@@ -13,7 +13,6 @@ import numpy as np
 
 from flatnce.mi.tasks import Task
 from flatnce.mi.tasks.laws import (
-    QUADRATURE,
     REACH,
     Law,
     Left,
@@ -36,7 +35,6 @@ class Cross(Law):
 
     correlation: float
     step: float = 0.2  # of the grid, in standard deviations across an arm
-    accuracy = QUADRATURE
 
     def information(self) -> float:
         step = self.step * math.sqrt(1 - self.correlation)
@@ -72,7 +70,6 @@ class Concentric(Law):
     shells: int  # K
     spread: float = 0.1  # τ
     step: float = 0.2  # of the grid: for Y in units of τ, for log‖X‖ in half standard deviations
-    accuracy = QUADRATURE
 
     def information(self) -> float:
         d, scales = self.size, np.arange(1, self.shells + 1)
@@ -112,7 +109,6 @@ class Inliers(Law):
     share: float  # α
     correlation: float = 0.8  # ρ of either pair
     pieces: int = 1  # of the unit length, in the integral over |L|
-    accuracy = QUADRATURE
 
     def information(self) -> float:
         nodes, weights = np.polynomial.legendre.leggauss(24)

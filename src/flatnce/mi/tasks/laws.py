@@ -24,13 +24,9 @@ Sample: TypeAlias = tuple[Left, Right]
 Ratios: TypeAlias = Float64[np.ndarray, " n"]
 Map: TypeAlias = Callable[[np.ndarray], np.ndarray]
 
-QUADRATURE = 1e-9
-
 
 class Law(ABC):
     """The joint distribution of X and Y."""
-
-    accuracy: float = 1e-12  # bound on the absolute error of information(), in nats
 
     @abstractmethod
     def information(self) -> float:
@@ -221,7 +217,6 @@ class Clusters(Law):
     y_spread: float
     idle: int = 0  # further standard normal columns of X, independent of everything
     step: float = 0.2  # of the grid, in standard deviations within a cluster
-    accuracy = QUADRATURE
 
     def information(self) -> float:
         x_centres, y_centres = np.array(self.centres).T
@@ -263,8 +258,6 @@ class Mapped(Law):
     base: Law
     x_map: Injection = SAME
     y_map: Injection = SAME
-
-    accuracy = property(lambda self: self.base.accuracy)  # type: ignore[assignment]
 
     def information(self) -> float:
         return self.base.information()
