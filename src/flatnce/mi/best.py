@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from flatnce.extras import require_extra
 from flatnce.mi.bounds import best_floor
 from flatnce.mi.classical import TREE_COLUMNS, Integers, Table, gaussian_copula, ksg_terms
-from flatnce.mi.cleaning import FEWEST_ROWS, more_values, normal_scores
+from flatnce.mi.cleaning import FEWEST_ROWS, entropy_of, more_values, normal_scores
 from flatnce.mi.critics import determined_columns
 from flatnce.toml_files import read_toml
 
@@ -81,12 +81,11 @@ class Side:
 
     @cached_property
     def entropy(self) -> tuple[float, float]:
-        """Entropy of the distinct rows with Miller's correction, and its upper 95 % limit."""
-        rows, values = len(self.codes), len(self.counts)
+        """Entropy of the distinct rows, and its upper 95 % limit."""
+        rows, entropy = len(self.codes), entropy_of(self.counts)
         surprise = -np.log(self.counts / rows)[self.codes]
-        mean = float(surprise.mean()) + (values - 1) / (2 * rows)
-        high = mean + 1.96 * float(surprise.std()) / rows**0.5
-        return min(mean, math.log(values)), min(high, math.log(values))
+        high = entropy + 1.96 * float(surprise.std()) / rows**0.5
+        return entropy, min(high, math.log(len(self.counts)))
 
     @cached_property
     def discrete(self) -> bool:

@@ -156,16 +156,19 @@ def clean(x: Any, y: Any) -> CleanTables:
 
 
 def _label_of(table: Table) -> tuple[int, float] | None:
-    """Number of values and entropy, with Miller's correction, of a side that has few values."""
+    """Number of values and entropy of a side that has few values."""
     most = min(MOST_VALUES, len(table) // 5)
     if more_values(table, most):
         return None
     counts = np.unique(table, axis=0, return_counts=True)[1]
-    if len(counts) > most:
-        return None
-    shares, values = counts / len(table), len(counts)
-    entropy = float(-(shares * np.log(shares)).sum()) + (values - 1) / (2 * len(table))
-    return values, min(entropy, math.log(values))
+    return (len(counts), entropy_of(counts)) if len(counts) <= most else None
+
+
+def entropy_of(counts: Indices) -> float:
+    """Entropy of values that are counted so often, in nats, with Miller's correction."""
+    rows, values = int(counts.sum()), len(counts)
+    entropy = -float((counts / rows * np.log(counts / rows)).sum())
+    return min(entropy + (values - 1) / (2 * rows), math.log(values))
 
 
 def more_values(table: Table, most: int) -> bool:
