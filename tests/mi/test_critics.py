@@ -113,7 +113,7 @@ def products(**choices):
         (lambda x, y: critic_for("deep", (3, 2)), "kind='deep' is unknown"),
         (lambda x, y: critic_for("dot", (3, 2), dual="both"), "dual='both' is unknown"),
         (lambda x, y: JointCritic(nn.Identity(), pairs_at_once=0), "at least 1"),
-        (lambda x, y: BoundedScale(200.0), "start=200.0"),
+        (lambda x, y: BoundedScale(200.0), r"scale=200.0 must lie between 0.1 and 100.0"),
         (lambda x, y: perceptron(0, 1), "at least 1"),
     ],
 )

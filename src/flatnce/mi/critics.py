@@ -116,33 +116,24 @@ def _check_partners(x: Tensor, y: Tensor) -> None:
 
 
 class BoundedScale(nn.Module):
-    """A positive number that is learned through its logarithm and never leaves its bounds.
+    """A number from 0.1 to 100 that is learned through its logarithm.
 
     FlatNCE's value rises with the scale, so a scale trained with it climbs to its upper bound:
     pass ``learn=False`` and calibrate the scale on other data afterwards.
 
     Arguments:
-        start: Initial scale.
-        lowest: Smallest scale.
-        highest: Largest scale.
+        scale: Initial scale.
         learn: Whether it is a parameter; else it stays as it is.
     """
 
     log_scale: Tensor
+    lowest, highest = 0.1, 100.0
 
-    def __init__(
-        self,
-        start: float = 20.0,
-        *,
-        lowest: float = 0.1,
-        highest: float = 100.0,
-        learn: bool = True,
-    ) -> None:
+    def __init__(self, scale: float = 20.0, *, learn: bool = True) -> None:
         super().__init__()
-        if not 0 < lowest <= start <= highest < math.inf:
-            raise ValueError(f"start={start} must lie between {lowest} and {highest}, above 0")
-        self.lowest, self.highest = lowest, highest
-        value = torch.tensor(math.log(start))
+        if not self.lowest <= scale <= self.highest:
+            raise ValueError(f"scale={scale} must lie between {self.lowest} and {self.highest}")
+        value = torch.tensor(math.log(scale))
         if learn:
             self.log_scale = nn.Parameter(value)
         else:
@@ -189,7 +180,7 @@ class SeparableCritic(Critic):
         right: Tower of y, of the same output width.
         similarity: ``dot``, or ``cosine`` times a bounded scale. FlatNCE needs the cosine: the
             scale of an unbounded critic diverges under it.
-        scale: Scale of the cosine: its start, or a :class:`BoundedScale` with its own bounds.
+        scale: Scale of the cosine: its start, or a :class:`BoundedScale`.
         of_u: ``dual`` and ``constrained`` of :class:`Critic`.
     """
 
