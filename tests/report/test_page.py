@@ -60,6 +60,8 @@ def test_narrow_windows_hide_nothing():
     narrow = re.findall(r"@media \(max-width.*?\n}", css, re.DOTALL)
     assert len(narrow) == 2 and not any("none" in block or "hidden" in block for block in narrow)
     assert re.search(r"tbody th { [^}]*white-space: normal", css)
+    # Long names of classes would push the last neighbours out of sight.
+    assert re.search(r"\.gallery td, .* { [^}]*white-space: normal[^}]*max-width", css)
 
 
 def test_a_table_of_seven_columns_is_stacked_on_a_narrow_window():

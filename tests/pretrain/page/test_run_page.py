@@ -170,9 +170,11 @@ def test_tables_hold_the_numbers_of_the_run(folder, start, cells):
 
 
 def test_a_negative_number_has_a_minus_sign(tmp_path):
-    place = write(tmp_path / "r", [train_line(400, uniformity=-3.25)])
+    place = write(tmp_path / "r", [train_line(400, uniformity=-3.25, mi=-0.5)])
     tables = [section.table for section in page_of_run(place).sections if section.table]
-    assert ("Uniformity", "−3.25") in [row for table in tables for row in table.rows]
+    rows = [row for table in tables for row in table.rows]
+    assert ("Uniformity", "−3.25") in rows
+    assert ("MI", f"−0.500 of {CEILING:.3f} nats") in rows
 
 
 def test_the_page_says_which_knn_is_the_result(html):

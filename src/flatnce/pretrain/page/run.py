@@ -288,4 +288,5 @@ def _written(value: float | None, unit: str, most: float | None) -> str:
         return ""
     if unit != "nats":
         return f"{value:.3g}".replace("-", "−")
-    return f"{value:.3f} nats" if most is None else f"{value:.3f} of {most:.3f} nats"
+    limit = "" if most is None else f" of {most:.3f}"
+    return f"{value:.3f}{limit} nats".replace("-", "−")
