@@ -106,6 +106,13 @@ def test_a_page_is_never_overwritten_silently(names, tmp_path, capsys):
     assert (tmp_path / "comparison.html").stat().st_mtime_ns > before
 
 
+def test_no_page_is_written_where_the_figures_cannot_be(names, tmp_path, capsys):
+    (tmp_path / "f").write_text("")
+    assert main(["compare", *names, "--figures", "f"]) == 2
+    assert "--figures f is a file; name a folder" in capsys.readouterr().err
+    assert not list(tmp_path.glob("*.html"))
+
+
 @pytest.mark.usefixtures("_quick")
 def test_a_long_name_of_a_contrast_is_not_a_heading(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")

@@ -127,12 +127,12 @@ def publish(
     with served(directories, page, options):
         note = first()
         made = page()
-        if out is not None:
-            write_page(made, out)
         figures: Sequence[Path] = ()
         if options.figures is not None:
             charts = [figure.chart for section in made.sections for figure in section.figures]
             figures = write_figures(charts, options.figures)
+        if out is not None:
+            write_page(made, out)
         if options.json:
             print_json({"page": out, "figures": figures, "left_out": note, **more})
         else:
