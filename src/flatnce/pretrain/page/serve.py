@@ -88,8 +88,6 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._answer(404, "text/plain", "there is one page here: /\n")
 
-    do_HEAD = do_GET
-
     def _answer_with_page(self) -> None:
         # Before the files are read: what is written meanwhile is a newer state.
         state = state_of(self.directories)
@@ -113,8 +111,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Referrer-Policy", "no-referrer")
         self.send_header("Cross-Origin-Resource-Policy", "same-origin")
         self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(content)
+        self.wfile.write(content)
 
     def log_message(self, format: str, *arguments: object) -> None:
         """Print nothing: the terminal belongs to the command."""
