@@ -10,13 +10,12 @@ import torch
 from torch import nn
 
 from estimator_reference import READOUTS, infonce, jackknife, mean, others, without
-from flatnce.mi import SeparableCritic, critic_for, estimate_each, readouts
+from flatnce.mi import SeparableCritic, estimate_each, readouts
 from flatnce.mi.fitting import scale_and_floor
 from flatnce.mi.readouts import (
     EvaluationPart,
     evaluate,
     group_sums,
-    learned_dual_readout,
     permutation_p_value,
     readouts_of,
 )
@@ -246,29 +245,6 @@ def test_of_three_parts_their_own_spread_counts_where_it_is_larger():
     left = [slow_mean(parts, READOUTS["infonce"], group) for group in range(GROUPS)]
     assert spread > jackknife(left)
     assert found.standard_error == pytest.approx(spread, rel=1e-9)
-
-
-def test_a_learned_u_is_read_as_it_was_learned():
-    torch.manual_seed(0)
-    critic = critic_for("dot", (3, 3), hidden=(8,), features=4, dual="free").double().eval()
-    parts = [dataclasses.replace(each, critic=critic) for each in (part(), part(seed=1, n=12))]
-    rows = []
-    for given in parts:
-        with torch.no_grad():
-            scores, u = critic(given.x, given.y), critic.dual(given.x, given.y)
-        scores, u = scores.tolist(), u.tolist()
-        for i, row in enumerate(scores):
-            tail = mean(math.exp(value - row[i]) for value in others(row, i))
-            rows.append(1 - u[i] - math.exp(-u[i]) * tail)
-    found = learned_dual_readout(parts)
-    assert found.is_bound and found.name == "flo"
-    assert found.nats == pytest.approx(mean(rows), rel=1e-9)
-    group = [int(number) for given in parts for number in given.group]
-    left = [
-        mean(row for row, own in zip(rows, group, strict=True) if own != number)
-        for number in sorted(set(group))
-    ]
-    assert found.standard_error == pytest.approx(jackknife(left), rel=1e-7)
 
 
 # --- Standard errors -----------------------------------------------------------------------------

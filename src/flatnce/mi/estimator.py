@@ -19,7 +19,7 @@ from flatnce.mi.bounds import pool_log_sum, with_floor
 from flatnce.mi.classical import cca, gaussian_copula, ksg, ksg_terms
 from flatnce.mi.critics import BoundedScale, Critic, critic_for, gaussian_critic
 from flatnce.mi.memory import Memory, memory_of
-from flatnce.mi.readouts import Evaluation, EvaluationPart, evaluate, learned_dual_readout
+from flatnce.mi.readouts import Evaluation, EvaluationPart, evaluate
 from flatnce.mi.registry import Method, method_named
 from flatnce.mi.result import Estimate
 
@@ -162,7 +162,7 @@ class EstimationJob:
     folds: list[Fold]
     settings: dict[str, Any]
     began: float
-    memory: Memory | None = None  # of rows, where nothing was said or blocks are too short
+    memory: Memory | None = None  # that makes rows, groups or blocks depend on each other
     baselines: dict[str, float | None] = field(default_factory=dict)
     ksg: tuple[float, float] = result.NO_VALUE  # with its standard error
 
@@ -175,11 +175,9 @@ class EstimationJob:
         trusted = self.memory is None or options.independent
         label = trusted and bool(tables.report.labels)
         evaluation = evaluate(parts, options.permutations, options.seed, label)
-        if options.chosen_method.dual is not None:
-            evaluation.readouts["flo"] = learned_dual_readout(parts)
         primary, critics = evaluation.readouts["infonce"], [fold.critic for fold in self.folds]
         own_and_other = self._train_and_test(parts)
-        alone = len(np.unique(self.units)) == len(self.units)  # else neighbours find too much
+        alone = len(np.unique(self.units)) == len(self.units)  # no rows belong together
         best = self._best(evaluation, own_and_other[0], alone) if trusted else None
         flags = (
             *result.memory_flags(self.memory, tables.span, options.blocks, options.independent),
@@ -188,7 +186,7 @@ class EstimationJob:
             *result.data_flags(tables),
             *result.size_flags(evaluation, options.folds),
         )
-        # The test does not exclude 0, or no method knows how often a label is wrong.
+        # The test does not exclude 0, or too few errors were seen to estimate how many there are.
         if best is not None and (evaluation.p_value > 0.05 or evaluation.few_errors):
             best = replace(best, low=min(best.low, evaluation.certified))
         return result.estimate_of(

@@ -18,7 +18,7 @@ from torch import Tensor
 from flatnce.core.contrast import Contrast
 from flatnce.extras import require_extra
 from flatnce.mi import bounds
-from flatnce.mi.bounds import pool_log_sum, recentre, row_statistics
+from flatnce.mi.bounds import pool_log_sum, recentre
 from flatnce.mi.critics import Critic
 from flatnce.toml_files import read_toml
 
@@ -165,24 +165,6 @@ def _mean_values(parts: Sequence[GroupSums], without: int = NO_GROUP) -> Values:
     return {
         name: sum(count * values[name] for count, values in weighted) / total for name in NOTES
     }
-
-
-def learned_dual_readout(parts: Sequence[EvaluationPart]) -> Readout:
-    """Compute FLO with the u that was learned with the critic, on test rows and raw scores."""
-    rows: list[Tensor] = []
-    for part in parts:
-        statistics = row_statistics(part.critic.blocks(part.x, part.y))
-        with torch.no_grad():
-            dual = part.critic.dual(part.x, part.y).to(statistics.positive)
-        rows.append(bounds.flo(statistics, dual, reduction="none"))
-    values, group = torch.cat(rows), torch.cat([part.group for part in parts])
-    # A jackknife over rows only: with u fixed, one candidate more or less hardly matters.
-    size = torch.bincount(group).to(values)
-    own = torch.zeros_like(size).index_add(0, group, values)
-    without = (values.sum() - own) / (len(values) - size)
-    error = _jackknife_error(without[size > 0])
-    note = "u learned on training rows; scores as trained, not calibrated"
-    return Readout("flo", float(values.mean()), error, True, note)
 
 
 @dataclass(frozen=True)
