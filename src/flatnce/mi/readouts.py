@@ -24,7 +24,7 @@ from flatnce.toml_files import read_toml
 
 LARGEST_MATRIX_ROWS = 2048  # of a part, in the permutation test: any subset gives an exact test
 
-SMALLEST = 1e-6  # of a number of nats that is not rounding, nor shown as 0
+SMALLEST = 1e-6  # nats; what is smaller is taken for rounding and shown as 0
 
 NO_GROUP = -1  # groups are numbered from 0
 
@@ -198,35 +198,45 @@ def evaluate(
     students = require_extra("scipy.special", "the lower limit", "mi")
     freedom = max(int(part.group.max()) for part in parts)  # jackknife groups less 1
     quantile = float(students.stdtrit(freedom, 0.95))
-    less = quantile * primary.standard_error
+    limit = primary.nats - quantile * primary.standard_error
     rows = tuple(len(part.x) for part in parts)
     statistics = [each.statistics()[0] for each in sums]
     log_ess = torch.cat([2 * each.negative - each.negative2 for each in statistics])
     given = [part.units for part in parts if part.units is not None]
     units = len(np.unique(np.concatenate(given))) if given else sum(rows)
-    few_errors = False
-    if label and primary.nats - less > SMALLEST:
-        # An error is a row on which only the floor is left; its value is then the least possible.
-        count, contradicted = (_units_below(parts, statistics, most) for most in (2.0, math.inf))
-        # So many more may be expected (Garwood's 95 % limit of a Poisson mean): 3 if none is seen.
-        more = float(students.chdtri(2 * (count + 1), 0.05)) / 2 - count
-        least = float(np.mean([math.log(part.floor) for part in parts]))
-        cost = more / (units + more) * (primary.nats - least)
-        # Where many rows are ambiguous, Student's t holds and subtracts less.
-        if few_errors := contradicted < min(30, units / 10) and cost > 1.1 * less:
-            less = cost
-    limit = primary.nats - less
+    with_errors = math.inf
+    if label and limit > SMALLEST:
+        with_errors = _limit_with_errors(primary.nats, parts, statistics, units)
+    lower = min(limit, with_errors)
     return Evaluation(
         readouts=readouts,
-        lower=limit if limit > SMALLEST else 0.0,
+        lower=lower if lower > SMALLEST else 0.0,
         p_value=permutation_p_value(parts, permutations, seed),
         permutations=permutations,
         ceiling=sum(count * math.log(count) for count in rows) / sum(rows),
         ess=float(log_ess.median().exp()),
         rows=rows,
         units=units,
-        few_errors=few_errors,
+        few_errors=with_errors < limit,
     )
+
+
+def _limit_with_errors(
+    nats: float, parts: Sequence[EvaluationPart], statistics: Sequence[Contrast], units: int
+) -> float:
+    """The limit of a label that allows for errors that the rows do not show; else infinity.
+
+    An error is a row on which little more than the floor is left. If k are seen, Garwood's 95 %
+    limit of a Poisson mean says how many more may be expected: 3 for k = 0, 3.7 for k = 1. Each
+    of them is given the least value that a row can have.
+    """
+    errors, contradicted = (_units_below(parts, statistics, most) for most in (2.0, math.inf))
+    if contradicted >= min(30, units / 10):  # Student's t holds, and subtracts less
+        return math.inf
+    special = require_extra("scipy.special", "the lower limit", "mi")
+    more = float(special.chdtri(2 * (errors + 1), 0.05)) / 2 - errors
+    least = float(np.mean([math.log(part.floor) for part in parts]))
+    return nats - more / (units + more) * (nats - least)
 
 
 def _units_below(
@@ -272,7 +282,7 @@ def _permuted_sums(part: EvaluationPart, permutations: int, random: np.random.Ge
         scores = bounds.with_floor(scores.log_softmax(dim=1) + math.log(len(scores)), part.floor)
     scores = _scores_of_units(scores, units[rows])
     sums = [scores.diagonal().sum()[None]]
-    for start in range(0, permutations, 256):  # so many at once, row by row: in the cache
+    for start in range(0, permutations, 256):  # as many at once as stay in the cache
         count = min(256, permutations - start)
         orders = np.stack([random.permutation(len(scores)) for _ in range(count)], axis=1)
         sums.append(scores.gather(1, torch.from_numpy(orders)).sum(dim=0))
