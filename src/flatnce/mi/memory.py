@@ -72,46 +72,49 @@ def memory_of(x: Table, y: Table) -> Memory | None:
         return _memory(ranks, ordered, min(LAGS, rows // 4))
     if near.length is None:
         return near
-    return _memory(ranks, ordered, max(3 * int(near.length), TREND if any(ordered) else 0)) or near
+    beyond = max(3 * int(near.length), TREND if any(ordered) else 0)
+    return _memory(ranks, ordered, beyond) or near
 
 
-def _memory(whole: list[Table], ordered: list[bool], nearest: int = 0) -> Memory | None:
+def _memory(ranks: list[Table], ordered: list[bool], nearest: int = 0) -> Memory | None:
     """The memory of nearby rows, or of those more than ``nearest`` rows apart.
 
     Far rows are alike in a table that lists all persons once per year.
     """
-    rows = len(whole[0])
-    scores, lags, surely = whole, rows // 2 if nearest else min(LAGS, rows // 4), 0.5
+    rows, sides = len(ranks[0]), ranks
+    lags, certain = rows // 2 if nearest else min(LAGS, rows // 4), 0.5
     if any(ordered):
-        # Removing a trend alone makes rows alike, from here on to where the far ones begin.
-        lags, surely = lags if nearest else TREND // 2, 1.0
+        # Removing a trend makes independent rows alike from half of its window to all of it.
+        lags, certain = lags if nearest else TREND // 2, 1.0
         smooth = require_extra("scipy.ndimage", "trends", "mi").uniform_filter1d
-        scores = [side - smooth(side, TREND, axis=0) for side in whole]
-    alike, least, seen = np.ones((2, lags)), np.zeros(2), np.ones((2, lags))
-    compared = [number for number, known in enumerate(ordered) if not known]  # else as the file
-    for number in compared:
-        lagged = _lagged(scores[number], lags)
-        # Rows may alternate as well; removing a trend alone makes them do so a little.
-        lagged = lagged if any(ordered) else np.abs(lagged)
+        sides = [side - smooth(side, TREND, axis=0) for side in ranks]
+    # The side by which the file is sorted is alike at every lag.
+    correlations, scores, thresholds = np.ones((2, lags)), np.ones((2, lags)), np.zeros(2)
+    tested = [number for number in (0, 1) if not ordered[number]]
+    for number in tested:
+        columns = _lagged(sides[number], lags)
+        # Rows may also alternate, but removing a trend makes independent rows alternate a little.
+        columns = columns if any(ordered) else np.abs(columns)
+        correlations[number] = columns.max(axis=1)
         # Where near rows are alike, correlations of far ones vary more (Bartlett's error).
-        near = np.maximum(np.square(lagged[:nearest]) - 9 / rows, 0)  # beyond what chance explains
-        share = lagged / np.sqrt(1 + 2 * near.sum(axis=0))
-        share[:nearest] = 0
-        alike[number], seen[number] = share.max(axis=1), lagged.max(axis=1)
-        tries = scores[number].shape[1] * max(lags / nearest if nearest else 1, 1)
-        least[number] = min((3.5 + math.sqrt(2 * math.log(tries))) / math.sqrt(rows), surely)
-    if any(alike[number].max() < least[number] for number in compared):
+        near = np.maximum(np.square(columns[:nearest]) - 9 / rows, 0)  # beyond chance
+        scores[number] = (columns / np.sqrt(1 + 2 * near.sum(axis=0))).max(axis=1)
+        scores[number, :nearest] = 0
+        tries = columns.shape[1] * max(lags / nearest if nearest else 1, 1)
+        thresholds[number] = (3.5 + math.sqrt(2 * math.log(tries))) / math.sqrt(rows)
+    thresholds = np.minimum(thresholds, certain)
+    if (scores.max(axis=1) < thresholds).any():
         return None
-    for number in compared:
-        least[number] = max(least[number], _by_chance(scores[number], lags))
-    both = np.where((alike > least[:, None]).all(axis=0), alike.min(axis=0), 0.0)
-    if not both.any():
+    for number in tested:
+        thresholds[number] = max(thresholds[number], _by_chance(sides[number], lags))
+    weaker = np.where((scores > thresholds[:, None]).all(axis=0), scores.min(axis=0), 0.0)
+    if not weaker.any():
         return None
-    lag = int(both.argmax()) + 1
-    # The length of a walk is that of its trend.
-    length = None if nearest else _length(whole, rows, lag)
-    is_far = length is None and lag > 2 and not both[0]  # rows that alternate are no rounds
-    return Memory(float(seen[:, lag - 1].min()), length, lag, is_far=is_far)
+    lag = int(weaker.argmax()) + 1
+    # The length includes the trend, which is the memory of a random walk.
+    length = None if nearest else _length(ranks, rows, lag)
+    is_far = length is None and lag > 2 and not weaker[0]  # and rows do not alternate
+    return Memory(float(correlations[:, lag - 1].min()), length, lag, is_far=is_far)
 
 
 def _is_sorted(column: Table) -> bool:
@@ -140,10 +143,10 @@ def _lagged(side: Table, lags: int) -> Table:
     return lagged
 
 
-def _length(scores: list[Table], rows: int, season: int) -> int | None:
+def _length(sides: list[Table], rows: int, season: int) -> int | None:
     """The first lag at which the memory of a side is below a tenth, and for a season after it."""
     shares = []
-    for side in scores:  # of many columns the largest correlation is higher by chance
+    for side in sides:  # of many columns the largest correlation is higher by chance
         chance = (1 + math.sqrt(2 * math.log(side.shape[1]))) / math.sqrt(rows)
         shares.append(np.abs(_lagged(side, rows // 4)).max(axis=1) / max(0.1, chance))
     least = np.min(shares, axis=0)
