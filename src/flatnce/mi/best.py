@@ -23,11 +23,13 @@ from flatnce.toml_files import read_toml
 
 __all__ = []
 
-# These numbers and those in the functions were set on seeds from 1,000 on of benchmarks/mi_suite.
-NEIGHBOUR_ROWS = 5000  # and half as many where their time grows as n²
-FEW_COLUMNS = 3  # of both sides, up to which nearest neighbours need no critic beside them
-# Share of the largest rise of a smooth law from 12 to 6 and to 3 neighbours, above which no end of
-# it is seen: most functions without noise have 0.6 to 1, in three columns 0.4 to 0.5.
+# These numbers and those in the functions were chosen on tables of benchmarks/mi_suite with seeds
+# from 1,000 on.
+NEIGHBOUR_ROWS = 5000  # rows whose neighbours are searched; half as many if the time grows as n²
+FEW_COLUMNS = 3  # columns of both sides, up to which neighbours are used without a critic
+# The information is unresolved if KSG rises by more than this share of its largest possible rise,
+# from 12 to 6 neighbours and from 6 to 3. Functions without noise rise by 0.6 to 1 of it, in three
+# columns by 0.4 to 0.5.
 RISING, RISING_IN_THREE = 0.5, 0.4
 METHODS: Mapping[str, str] = read_toml(__file__, "best.toml")
 
@@ -99,7 +101,7 @@ class Side:
     @property
     def categories(self) -> bool:
         few = self.whole and len(self.counts) <= 12
-        # Zeros with a one in each row: one column of words, however many.
+        # One column of words, encoded as zeros with a single one in each row.
         words = np.isin(self.table, (0, 1)).all() and (self.table.sum(axis=1) == 1).all()
         return bool(few or len(self.counts) == 2 or words)
 
@@ -200,16 +202,17 @@ def _chosen(
 ) -> tuple[str, str, _Value]:
     rows = len(left.table)
     if critic is not None and critic.units is not None:
-        # One row per unit are independent rows. What they show raises the upper end alone.
+        # Rows of different units are independent. An estimate from one row per unit raises only
+        # the upper end.
         order, value = random.permutation(rows), _from_critic(critic)
         kept = order[np.unique(critic.units[order], return_index=True)[1]]
         alone = replace(critic, units=None, gaussian=None)
         sides = Side(left.table[kept], random), Side(right.table[kept], random)
         other = _chosen(*sides, alone, random)[2].interval[1]
-        # No upper end needs the evidence of both: few units look like a function without noise
-        # where all rows resolve it, and nearly equal rows of one unit do where the units do not.
-        # Otherwise the end is capped at log n, the most that n rows can show: n candidates tell
-        # at most which of them is the partner.
+        # The upper end is infinite only if one row per unit and all rows both look like a function
+        # without noise: few units may look so by chance, and nearly equal rows of one unit do.
+        # Otherwise it is at most log n: n rows can at most tell which of n candidates is the
+        # partner.
         endless = other == math.inf and len(kept) >= FEWEST_ROWS
         if not endless or _chosen(left, right, alone, random)[2].interval[1] < math.inf:
             other = min(other, math.log(rows))
@@ -218,7 +221,7 @@ def _chosen(
     if left.discrete and right.discrete:
         cells = len(np.unique(np.stack((left.codes, right.codes)), axis=1).T)
         nominal = left.categories and right.categories
-        # Of counts with an order, neighbours are nearer unless the bias, cells / 2n, is tiny.
+        # For ordered counts, neighbours are more accurate unless the bias, cells / 2n, is small.
         if nominal or (left.whole and right.whole and rows >= 50 * cells):
             return "plug-in", "both sides are categories", _plug_in(left, right)
     columns = left.table.shape[1] + right.table.shape[1]
@@ -237,7 +240,7 @@ def _chosen(
         near = _neighbours(Side(x[kept], random), Side(y[kept], random), columns)
     if columns <= FEW_COLUMNS or critic is None:
         if gaussian is not None and near.above < math.inf and _looks_gaussian(left, right):
-            # Correlations find no more than there is, and less where neighbours still lose much.
+            # Correlations find too little if the dependence is not Gaussian; neighbours show it.
             missed = max(near.nats - gaussian.nats, near.above - 0.25, 0.0)
             why = "neighbours do not contradict a Gaussian dependence of the ranks"
             return "gaussian-copula", why, replace(gaussian, above=gaussian.above + missed)
@@ -257,7 +260,7 @@ def _in_many_columns(
     if not (left.normal and right.normal):
         gaussian = None
     found = max(critic.start, critic.validation, critic.nats)
-    hidden = gaussian is not None and near.nats < gaussian.nats / 3  # from so few neighbours
+    hidden = gaussian is not None and near.nats < gaussian.nats / 3  # neighbours miss most of it
     few = f"{rows} rows leave open what {columns} columns could show: a lower bound only"
     if near.nats - 2 * near.error > found and not hidden:
         if rows < 3 * columns and found < near.nats / 2:
@@ -397,8 +400,8 @@ def _gaussian(x: Table, y: Table, known: float | None = None) -> _Value | None:
         return None
     if not math.isfinite(value):
         return None
-    # Squared correlations with information I sum to 2 I at most; chance adds to each pair. The
-    # interval holds every I from which the value is 1.96 deviations of that I away, or less.
+    # The squared correlations sum to at most 2 I, and chance adds to each pair of columns. The
+    # interval contains every I that is at most 1.96 of its own standard deviations from the value.
     rows, pairs, reach = len(x), x.shape[1] * y.shape[1], 1.96**2 / len(x)
     shared = min(2 * value + reach, x.shape[1], y.shape[1])
     variance = max(shared, 0.0) / rows + pairs / (2 * rows**2)

@@ -221,10 +221,11 @@ def _informative_columns(table: Table, labels: list[str], name: str, notes: list
 
 # Duplicate rows: copied, or equal by chance? A copy on both sides of a split leaks the answer.
 # Rows of categories repeat by chance, and keeping those together would distort the distribution.
-# Of any law, rows that are drawn twice as often as these are drawn three times so often, too; if
-# too few are, they were copied. Else chance explains them if one column with a coarse grid does by
-# itself (the others being functions of it), or if they are no more than equal values of single
-# columns or rows that differ by little in one column suggest, by the law of Poisson.
+# Where chance makes so many pairs of rows equal, it also makes at least a known number of triples
+# equal, under any distribution; with fewer triples the rows were copied. Otherwise chance explains
+# the pairs if one column with a coarse grid repeats as often as whole rows do (the other columns
+# are functions of it), or if there are no more pairs than a Poisson count whose mean follows from
+# equal values of single columns and from rows that differ by little in one column.
 
 
 def duplicate_rows(*tables: Table, masses: bool = True) -> Indices | None:
@@ -247,7 +248,7 @@ def duplicate_rows(*tables: Table, masses: bool = True) -> Indices | None:
     inner = ~(ends.all(axis=0) & several.any())
     if not masses or inner.all():
         return first[inverse]
-    # Among rows with a mass on one side, equal masses make equal rows seem a matter of chance.
+    # Equal point masses would make copies among these rows look like chance: leave them out.
     for rows in map(np.flatnonzero, (inner, ~ends[several].any(axis=0))):
         among = [table[rows] for table in tables]
         if len(rows) and duplicate_rows(*among, masses=False) is not None:
@@ -286,18 +287,19 @@ def _by_chance(columns: list[Table], hashes: list[Hashes], whole: Hashes) -> boo
     rows, count = len(whole), np.unique(whole, return_counts=True)[1].astype(np.int64)
     repeats, pairs = _equal_pairs(whole), rows * (rows - 1) / 2
     threes = int((count * (count - 1) * (count - 2) // 6).sum())
-    fewest = 2 * repeats**2 / (3 * rows)  # of any law: the sum of p³ is at least (sum of p²)²
+    fewest = 2 * repeats**2 / (3 * rows)  # triples, because Σ p³ is at least (Σ p²)²
     special = require_extra("scipy.special", "copies of rows", "mi")
     if np.gcd.reduce(count) > 1 or special.pdtr(threes, 0.8 * fewest) < 0.001:
         return False
-    if len(columns) == 1:  # such as an age: too little detail to tell more
+    if len(columns) == 1:  # one column, such as an age, has too little detail to tell more
         return True
     single = [_equal_pairs(one) for one in hashes]
-    if fewest > 9 and min(single) > 1.3 * repeats:  # as many threes as chance gives
+    if fewest > 9 and min(single) > 1.3 * repeats:  # there are as many triples as by chance
         return True
     kept = sorted(range(len(single)), key=lambda number: single[number])
     least = max(2 * len(kept) // 3, 2)
-    for number in list(kept):  # what others determine: a ratio, the last value of a category
+    # Leave out columns that others determine: a ratio, the last value of a category.
+    for number in list(kept):
         others = whole - hashes[number]
         if len(kept) > least and single[number] > 3 * repeats == 3 * _equal_pairs(others):
             kept.remove(number)
@@ -306,11 +308,11 @@ def _by_chance(columns: list[Table], hashes: list[Hashes], whole: Hashes) -> boo
     binary = [bool(((column == 0) | (column == 1)).all()) for column in columns]
     of_words = [one for one, is_binary in zip(hashes, binary, strict=True) if is_binary]
     together = _equal_pairs(np.sum(of_words, axis=0)) if of_words else pairs
-    # Pairs that differ somewhere are no copies; with room for columns that are not independent.
+    # Rows that differ somewhere are not copies. The factor 3 allows for dependent columns.
     equals = [together, *(single[k] for k in kept if not binary[k])]
     expected = [3 * pairs * math.prod((equal - repeats) / pairs for equal in equals)]
     for number in kept:
-        # Whenever this column repeats, the whole row does, and its grid is coarse enough for it.
+        # Rows repeat whenever this column does, and its grid is coarse enough to repeat by chance.
         equal, column, others = single[number], columns[number], whole - hashes[number]
         if equal == repeats and repeats <= 50 * rows**2 / (2 * _grid_points(column)):
             return True

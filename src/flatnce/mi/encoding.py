@@ -49,7 +49,7 @@ def kind_of(column: pd.Series) -> str:
         return "number" if len(cells) else "empty"
     if texts.str.contains(DATE).mean() >= 0.9 and _dates(texts)[0].notna().mean() >= 0.9:
         return "date"
-    # Among numbers, or with signs ($5, <5), units or separators between thousands; not (5, 10].
+    # Numbers beside words or with signs ($5, <5), units or separators, but not intervals (5, 10].
     return "numbers and text" if texts.str.match(r"[^\w(\[]{0,3}\d").mean() > 0.5 else "category"
 
 
@@ -62,7 +62,7 @@ def unfit(column: pd.Series, kind: str | None = None, series: bool = False) -> s
     values = cells.nunique()
     if len(cells) < FEWEST_ROWS or values < 2:
         return "one value" if values == 1 else counted(len(cells), "value")
-    if series and found != "category" and values > 2:  # no block is as long as time's own memory
+    if series and found != "category" and values > 2:  # a time depends on itself in any block
         moments = _dates(cells)[0] if found == "date" else cells
         if moments.is_monotonic_increasing or moments.is_monotonic_decreasing:
             return "in the order of the rows"

@@ -276,8 +276,8 @@ class _Training:
                 # Include the critic's buffers, such as running statistics.
                 buffers = dict(case.critic.named_buffers())
                 fitted.critic.load_state_dict(buffers | state, strict=False)
-                # Separated classes gain less and less without end: a tenth of a nat in total
-                # counts, and less while hardly anything has been found.
+                # For separated classes the value rises without end, by less and less. Only a rise
+                # by a tenth of a nat in total counts, or less while the value is small.
                 if value > fitted.counted + 0.1 / len(x) * min(max(value, 0), 1):
                     fitted.idle, fitted.counted = 0, value
             fitted.diverged |= value == -math.inf

@@ -150,7 +150,7 @@ class Estimate:
             lines.append(
                 f"Meaning: {bits}two normal columns with correlation {near} share as much."
             )
-        # Of an interval from 0 on without evidence, as of a few rare rows, any share is chance.
+        # Without evidence against 0, as for a few rare rows, a share would be chance.
         sure = self.p_value <= 0.05 or self.best is None or self.best.low > SMALLEST
         for name, label in ((name, known[name]) for name in self.cleaning.labels if known):
             entropy = f"{label['values']} values, {number_text(label['entropy'] * factor)} {unit}"

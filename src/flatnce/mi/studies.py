@@ -106,7 +106,7 @@ class Study:
             elif "dependent" in row["flags"] or interval == "± –":
                 interval = "–"
             lines.append([*names, nats, interval, "–" if math.isnan(row["p_value"]) else lower])
-            # Holm's values and q of the smallest p-value that so many permutations can give.
+            # More permutations could make the smallest possible p-value smaller.
             smallest = row["p_value"] * (row["permutations"] + 1) < 1.5
             bound = "≤ " if smallest and len(tests) > 1 else ""
             for value in (row[name] for name in tests):
@@ -245,7 +245,8 @@ def score_func(x: Any, y: Any, **choices: Any) -> tuple[Table, Table]:
         found = [_record(each) for each in study.estimates.values()]
         scores[varies] = [row["estimate"] for row in found]
         p_values[varies] = [row["p_value"] for row in found]
-    return np.nan_to_num(scores, posinf=np.finfo(float).max), p_values  # percentiles of inf fail
+    # Scikit-learn computes percentiles of the scores, which need finite numbers.
+    return np.nan_to_num(scores, posinf=np.finfo(float).max), p_values
 
 
 def lags(
