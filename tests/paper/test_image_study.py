@@ -472,7 +472,7 @@ def at_the_end(found):
             ends = sorted({f"{min(own):.3f}", f"{max(own):.3f}"})
             spans[target, batch] = " to ".join(ends)
     first = [spans[0.075, batch] for batch in (32, 128, 256)]
-    yield "for the target 0.075 {} at batch 32, {} at 128 and {} at 256".format(*first), OWN
+    yield "for the target 0.075: {} at batch 32, {} at 128 and {} at 256".format(*first), OWN
     ends = sorted({number for span in first for number in span.split(" to ")})
     batches = "at the batches 32, 128 and 256"
     yield f"settled at {ends[0]} to {ends[-1]} {batches}", TEMPERATURE
@@ -480,7 +480,7 @@ def at_the_end(found):
     assert float(ends[-1]) / float(ends[0]) < 1.05
     yield "gives nearly the same temperature at the batch sizes 32, 128 and 256", RESULTS
     second = [spans[0.3, batch] for batch in (32, 128, 256)]
-    yield "for the target 0.3 {}, {} and {}.".format(*second), OWN
+    yield "for the target 0.3: {}, {} and {}.".format(*second), OWN
 
 
 def at_32(found):
