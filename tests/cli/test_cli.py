@@ -94,6 +94,15 @@ def test_a_missing_package_is_one_line_that_names_the_extras(tmp_path, command, 
     assert missing in said and f"pip install 'flatnce[{extras}]'" in said
 
 
+def test_a_package_of_one_option_is_named_with_its_extra(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "timm", None)
+    assert main(["train", "digits", "--backbone", "convnext_tiny"]) == 1
+    needed = "needs timm, which is not installed: pip install 'flatnce[train]'\n"
+    said = f"flatnce train: the backbone 'convnext_tiny' {needed}"
+    assert capsys.readouterr().err == said
+
+
 def test_a_package_that_is_missed_late_leaves_no_folder(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name in ("safetensors", "safetensors.torch"):

@@ -137,7 +137,9 @@ def _dispatch(name: str, arguments: list[str]) -> int:
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing not in EXTRAS + TRAINING_EXTRAS + TABLE_EXTRAS:
-            raise
+            if error.__cause__ is None:
+                raise
+            return _complain(f"{called}: {_said(error)}", 1)  # of require_extra
         light = name in ("demo", "doctor") and missing in EXTRAS
         needed = "" if light else ",mi" if name == "mi" else ",train"
         remedy = f"pip install 'flatnce[cli,report{needed}]'"

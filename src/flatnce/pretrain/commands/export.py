@@ -45,15 +45,11 @@ def run(arguments: list[str]) -> int:
     from flatnce.pretrain import exporting
     from flatnce.pretrain.training.saved import describe_status
 
-    try:
-        if repository is not None:
-            exporting.check_repository(repository)
-        folder = exporting.export(
-            options.run, options.to, options.out, step=options.step, replace=options.replace
-        )
-    except ModuleNotFoundError as error:
-        # The message names the missing extra.
-        raise OSError(str(error)) from error
+    if repository is not None:
+        exporting.check_repository(repository)
+    folder = exporting.export(
+        options.run, options.to, options.out, step=options.step, replace=options.replace
+    )
     config = exporting.read_config(folder)
     ours = config[exporting.MARK]
     stands, said = describe_status(find_run(options.run), ours["step"])
