@@ -64,6 +64,12 @@ def test_a_nan_stops_the_run_names_the_term_and_keeps_the_last_good_checkpoint(
     assert resume(tmp_path / "run").finished
 
 
+def test_a_failure_after_a_refusal_of_the_objective_gives_one_remedy(tmp_path):
+    training = Training(quick_config(), tmp_path / "run", torch.device("cpu"))
+    failure = training.failure(3, ValueError("row 0 is NaN; look for a division by zero"))
+    assert "contrasted: row 0 is NaN; none is kept. Lower the learning rate" in str(failure)
+
+
 def test_weights_that_are_finite_and_far_too_large_are_named(tmp_path):
     training = Training(quick_config(), tmp_path / "run", torch.device("cpu"))
     torch.nn.init.constant_(training.learner.encoder.head[-1].bias, -2e25)

@@ -375,7 +375,8 @@ class Training:
             largest = state[overflowed[0]].abs().max()
             found.append(f"the weights {overflowed[0]} have grown to {largest:.1e}")
         if error is not None:
-            found.append(f"the embeddings cannot be contrasted: {error}")
+            said = str(error).partition(";")[0]  # without its remedy
+            found.append(f"the embeddings cannot be contrasted: {said}")
         if not found:  # all processes stop together
             found.append("a number of another process is infinite or not a number")
         rate = self.rate.at(step)
