@@ -120,7 +120,7 @@ def test_a_statistic_that_one_record_lacks_is_left_out_of_both_together() -> Non
         itertools.combinations(dense.EXTRAS, size) for size in (1, 2, 3)
     ):
         full = dense.statistics_of_scores(scores, out, extras)
-        assert len(full.present()) == 4 + len(extras) + ("extremes" in extras)
+        assert len(full.present()) == 4 + len(extras)
         for one, other in ((full, bare), (bare, full)):
             for both in (one.merge(other), dense.RowStatistics.concatenate([one, other])):
                 assert list(both.present()) == ["lse", "lse2", "count", "top"]
@@ -147,7 +147,7 @@ def test_a_row_that_counts_nothing_moves_nothing_whatever_its_own_gradient(wante
     assert not found[0][0][[0, 2]].any() and found[0][0][[1, 3]].all()
 
 
-@pytest.mark.parametrize("extras", [(), ("mean",), ("expected",), ("extremes",), dense.EXTRAS])
+@pytest.mark.parametrize("extras", [(), ("mean",), ("expected",), ("hardest",), dense.EXTRAS])
 def test_without_numbers_it_returns_the_shapes_and_types_of_its_results(extras) -> None:
     given = random(5, 3), random(7, 3, seed=1), torch.tensor(2.0).double()
     groups = torch.arange(5), torch.arange(7)

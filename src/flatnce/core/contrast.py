@@ -224,7 +224,7 @@ def _reduce(
     statistic: Term | None,
 ) -> Contrast:
     beta, found = inverse_temperature(temperature, pairs.anchors.device, pairs.anchors.dtype)
-    negatives = _pooled_negatives(pairs, beta, power, kernel, slope)
+    negatives = _pooled_negatives(pairs, beta, power, kernel, slope and power == 1)
     positive, positives = _positives(pairs, beta, kernel, slope)
     rows_each = positive.shape[0] // negatives.lse.shape[0]  # several in form "each"
     negatives = _repeated(negatives, rows_each)
@@ -235,7 +235,7 @@ def _reduce(
     finite = finite if own is None else finite & torch.isfinite(own)
     bad = faults.raise_or_flag(no_negatives=negatives.count == 0, nonfinite=~finite)
     found = faults.combine(pairs.faults, found, lost, bad)
-    plain = None
+    plain = negatives
     if power != 1:
         with torch.no_grad():
             plain = _repeated(_pooled_negatives(pairs, beta, 1.0, kernel, slope), rows_each)
@@ -244,17 +244,17 @@ def _reduce(
         negative=negatives.lse,
         negative2=negatives.lse2,
         count=negatives.count,
-        hardest=negatives.top,
+        hardest=plain.top,
         beta=beta,
         positives=positives,
-        plain=None if plain is None else plain.lse,
+        plain=None if power == 1 else plain.lse,
         weight=weight,
         statistic=own,
         faults=found,
     )
     if not slope:
         return contrast
-    return replace(contrast, slope=_slope(contrast, plain or negatives, pairs.form))
+    return replace(contrast, slope=_slope(contrast, plain, pairs.form))
 
 
 def _repeated(negatives: RowStatistics, times: int) -> RowStatistics:
@@ -267,16 +267,20 @@ def _repeated(negatives: RowStatistics, times: int) -> RowStatistics:
 def _pooled_negatives(
     pairs: Pairs, beta: Float[Tensor, ""], power: float, kernel: str, slope: bool
 ) -> RowStatistics:
-    """Statistics of the negatives, ``lse`` holding m times their power mean."""
+    """Statistics of the negatives, ``lse`` holding m times their power mean.
+
+    ``top`` is the largest score only at power 1.
+    """
     at_limit = power == 0 or abs(power) == torch.inf
     extras = ("expected",) * slope + ("mean",) * (power == 0)
-    extras += ("extremes",) * (power < 0 or power == torch.inf)
+    # A negative power also asks for it to avoid the fused kernel, whose scale must be positive.
+    extras += ("hardest",) * (power < 0 or power == torch.inf)
     dtype = pairs.anchors.dtype
     # Dividing by a power near zero magnifies rounding.
     precise = torch.float64 if 0 < abs(power) < 1e-2 else dtype
     anchors, keys = pairs.anchors.to(precise), pairs.keys.to(precise)
     keys = anchors if pairs.keys is pairs.anchors else keys
-    scale = beta.to(precise) if at_limit else beta.to(precise) * power
+    scale = beta.to(precise) * (math.copysign(1.0, power) if at_limit else power)
     sizes = anchors.shape[0], keys.shape[0]
     # What the fused kernel cannot do, the chunked one does: a power near zero takes float64.
     asked = "chunked" if kernel == "fused" and precise != dtype else kernel
@@ -297,19 +301,17 @@ def _at_power(found: RowStatistics, power: float) -> RowStatistics:
     log_count = found.count.clamp_min(1.0).log()
     lse = log_count + (found.lse - log_count) / power
     log_ess = 2 * found.lse - found.lse2  # of the weights, softmax(γ s)
-    # Times a negative power, the hardest negative is the smallest number.
-    hardest = found.top if found.easiest is None else found.easiest.detach()
-    expected = None if found.expected is None else found.expected / power
-    return RowStatistics(lse, 2 * lse - log_ess, found.count, hardest / power, expected=expected)
+    return RowStatistics(lse, 2 * lse - log_ess, found.count, found.top)
 
 
 def _at_limit(found: RowStatistics, power: float) -> RowStatistics:
-    """The power mean at 0 (geometric), +inf (hardest) and -inf (easiest)."""
-    pooled = found.mean if power == 0 else found.hardest if power > 0 else found.easiest
+    """The power mean at 0 (geometric), +inf (hardest) and -inf (hardest of the negated scores)."""
+    pooled = found.mean if power == 0 else found.hardest
     assert pooled is not None
+    pooled = -pooled if power < 0 else pooled
     log_count = found.count.clamp_min(1.0).log()
     lse, log_ess = log_count + pooled, log_count if power == 0 else torch.zeros_like(log_count)
-    return RowStatistics(lse, 2 * lse - log_ess, found.count, found.top, expected=pooled.detach())
+    return RowStatistics(lse, 2 * lse - log_ess, found.count, found.top)
 
 
 def _positives(

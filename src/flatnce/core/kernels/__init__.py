@@ -78,7 +78,7 @@ def choose_kernel(
 ) -> Callable[..., RowStatistics]:
     """The kernel of that name; ``auto`` takes fused on CUDA, else dense where it fits."""
     check_choice("kernel", name, ("auto", *KERNELS))
-    if fused_is_better(name, n, m, like, operands) and "extremes" not in extras:
+    if fused_is_better(name, n, m, like, operands) and "hardest" not in extras:
         return partial(KERNELS["fused"], operands=operands)
     if name == "auto":
         name = "dense" if n * m <= DENSE_LIMIT else "chunked"

@@ -79,14 +79,12 @@ class Exclusion:
 
 
 class RunningStatistics:
-    """Statistics of some rows over the columns so far; mean, expected, extremes where wanted."""
+    """Statistics of some rows over the columns so far; mean, expected, hardest where wanted."""
 
     def __init__(self, like: Tensor, rows: int, wanted: tuple[bool, bool, bool]) -> None:
-        self._mean, self._expected, self._extremes = wanted
+        self._mean, self._expected, self._place = wanted
         self._top = like.new_full((rows,), floor_of(like.dtype))
-        places = rows if self._extremes else 0
-        self._low = like.new_full((places,), torch.inf)
-        self._hardest, self._easiest = (like.new_zeros(places, dtype=torch.long) for _ in range(2))
+        self._hardest = like.new_zeros(rows if self._place else 0, dtype=torch.long)
         sizes = rows, rows, rows if self._expected else 0, rows if self._mean else 0, rows
         self._total, self._squares, self._moment, self._linear, self._number = (
             like.new_zeros(size) for size in sizes
@@ -101,12 +99,8 @@ class RunningStatistics:
             self._number -= out.sum(dim=1)
         if self._mean:
             self._linear += fill(scores, out, 0.0).sum(dim=1)
-        if self._extremes:
-            lowest, at = fill(scores, out, torch.inf).min(dim=1)
-            self._easiest = torch.where(lowest < self._low, at + start, self._easiest)
-            self._low = torch.minimum(self._low, lowest)
         highest = fill(scores, out, -torch.inf).amax(dim=1)
-        if self._extremes:
+        if self._place:
             at = scores.argmax(dim=1) + start
             self._hardest = torch.where(highest > self._top, at, self._hardest)
         raised = torch.maximum(self._top, highest)
@@ -123,7 +117,7 @@ class RunningStatistics:
         self._top = raised
 
     def results(self) -> tuple[Tensor, ...]:
-        """Log-sum-exps, number, mean, largest, expectation, places; empty where not wanted."""
+        """Log-sum-exps, number, mean, largest, expectation, place; empty where not wanted."""
         # Sums of a row that counts something are at least 1, so the clamp only meets empty rows.
         tiny = torch.finfo(self._total.dtype).tiny
         total = self._total.clamp_min(tiny)
@@ -135,7 +129,6 @@ class RunningStatistics:
             self._top,
             self._moment / total if self._expected else self._moment,
             self._hardest,
-            self._easiest,
         )
 
 
@@ -157,13 +150,13 @@ def _statistics(
     """The forward pass; without keys the anchors are both sides."""
     anchors = anchors.to(beta.dtype)  # half rows, which only pairs made by hand have
     keys = anchors if keys is None else keys.to(beta.dtype)
-    n, m, (mean, expected, extremes) = anchors.shape[0], keys.shape[0], wanted
+    n, m, (mean, expected, hardest) = anchors.shape[0], keys.shape[0], wanted
     scaled, exclusion = beta * anchors, Exclusion(selection)
     block = min(n, ROWS) * min(m, COLUMNS)
     memory, more = anchors.new_empty(block), anchors.new_empty(block if expected else 0)
     found = []
     for rows in blocks(n, ROWS):
-        running = RunningStatistics(anchors, rows.stop - rows.start, (mean, expected, extremes))
+        running = RunningStatistics(anchors, rows.stop - rows.start, (mean, expected, hardest))
         for columns in blocks(m, COLUMNS):
             scores = product(scaled[rows], keys[columns], memory)
             weights = more[: scores.numel()].view_as(scores) if expected else scores

@@ -19,8 +19,8 @@ _INPUTS = (
     "Tensor anchors, Tensor? keys, Tensor beta, Tensor anchor_group, Tensor key_group, "
     "Tensor? left_out, Tensor? anchor_self, Tensor? key_self, bool same, ScalarType operands"
 )
-_WANTED = "bool mean, bool expected, bool extremes"
-_STATISTICS = f"({_INPUTS}, {_WANTED}) -> ({', '.join(['Tensor'] * 8)})"
+_WANTED = "bool mean, bool expected, bool hardest"
+_STATISTICS = f"({_INPUTS}, {_WANTED}) -> ({', '.join(['Tensor'] * 7)})"
 _INCOMING = "Tensor? to_lse, Tensor? to_lse2, Tensor? to_mean, bool with_beta"
 _GRADIENT = (
     f"({_INPUTS}, Tensor lse, Tensor lse2, Tensor count, {_INCOMING}) -> (Tensor, Tensor, Tensor)"
@@ -36,7 +36,7 @@ def as_operator(
         name: Prefix of the operators' names.
         statistics: Takes anchors, keys, beta, the selection, the type of the products, and which
             extras are wanted; returns log-sum-exps, number, mean, largest, expectation, and the
-            places of the extremes, empty where they are not wanted.
+            place of the largest; what is not wanted is empty.
         gradients: Takes, in place of the extras, the two log-sum-exps, the number, the gradients
             of both log-sum-exps and of the mean (each may be None), and whether beta needs a
             gradient; returns the gradients of anchors, keys and beta. Without keys, that of the
@@ -57,11 +57,10 @@ def as_operator(
 
     @of_rows.register_fake
     def _(anchors: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-        n, (mean, expected, extremes) = anchors.shape[0], rest[-3:]
+        n, (mean, expected, hardest) = anchors.shape[0], rest[-3:]
         sizes = n, n, n, n if mean else 0, n, n if expected else 0
         reals = [anchors.new_empty(size, dtype=_precise(anchors)) for size in sizes]
-        places = [anchors.new_empty(n if extremes else 0, dtype=torch.long) for _ in range(2)]
-        return (*reals, *places)
+        return (*reals, anchors.new_empty(n if hardest else 0, dtype=torch.long))
 
     @of_gradients.register_fake
     def _(anchors: Tensor, keys: Tensor | None, beta: Tensor, *rest: Any) -> tuple[Tensor, ...]:
@@ -95,7 +94,7 @@ def as_operator(
         extras: tuple[str, ...] = (),
         operands: torch.dtype = torch.float32,
     ) -> RowStatistics:
-        lse, lse2, count, mean, top, expected, hardest, easiest = of_rows(
+        lse, lse2, count, mean, top, expected, place = of_rows(
             anchors,
             None if keys is anchors and mirrored(selection) else keys,
             beta.to(_precise(anchors)),
@@ -104,12 +103,10 @@ def as_operator(
             operands,
             *(extra in extras for extra in EXTRAS),
         )
-        reach = floor_of(lse.dtype)
-
-        def score_at(column: Tensor, otherwise: float) -> Tensor:
-            score = (beta * (anchors * keys[column]).sum(dim=1)).to(lse.dtype)
-            return torch.where(count > 0, score, otherwise)
-
+        hardest = None
+        if "hardest" in extras:
+            score = (beta * (anchors * keys[place]).sum(dim=1)).to(lse.dtype)
+            hardest = torch.where(count > 0, score, floor_of(lse.dtype))
         return RowStatistics(
             lse,
             lse2,
@@ -117,8 +114,7 @@ def as_operator(
             top,
             mean if "mean" in extras else None,
             expected if "expected" in extras else None,
-            score_at(hardest, reach) if "extremes" in extras else None,
-            score_at(easiest, -reach) if "extremes" in extras else None,
+            hardest,
         )
 
     return row_statistics

@@ -11,7 +11,7 @@ from flatnce.core.selection import Selection
 
 __all__ = ["RowStatistics", "floor_of", "statistics_of_scores"]
 
-EXTRAS = ("mean", "expected", "extremes")
+EXTRAS = ("mean", "expected", "hardest")
 """Statistics that only some readers need and that cost one more pass over a block each."""
 
 
@@ -29,8 +29,7 @@ class RowStatistics:
     top: Float[Tensor, " n"]
     mean: Float[Tensor, " n"] | None = None
     expected: Float[Tensor, " n"] | None = None
-    hardest: Float[Tensor, " n"] | None = None
-    easiest: Float[Tensor, " n"] | None = None
+    hardest: Float[Tensor, " n"] | None = None  # ``top`` with its gradient
 
     def present(self) -> dict[str, Tensor]:
         """Every statistic that is there, by name."""
@@ -51,7 +50,7 @@ class RowStatistics:
     def merge(self, other: "RowStatistics") -> "RowStatistics":
         """Statistics of the union with a disjoint set of scores of the same rows."""
         lse, count = torch.logaddexp(self.lse, other.lse), self.count + other.count
-        mean = expected = hardest = easiest = None
+        mean = expected = hardest = None
         if self.mean is not None and other.mean is not None:
             mean = (self.mean * self.count + other.mean * other.count) / count.clamp_min(1.0)
         if self.expected is not None and other.expected is not None:
@@ -59,10 +58,8 @@ class RowStatistics:
             expected = share * self.expected + (1 - share) * other.expected
         if self.hardest is not None and other.hardest is not None:
             hardest = torch.maximum(self.hardest, other.hardest)
-        if self.easiest is not None and other.easiest is not None:
-            easiest = torch.minimum(self.easiest, other.easiest)
         lse2, top = torch.logaddexp(self.lse2, other.lse2), torch.maximum(self.top, other.top)
-        return RowStatistics(lse, lse2, count, top, mean, expected, hardest, easiest)
+        return RowStatistics(lse, lse2, count, top, mean, expected, hardest)
 
 
 def floor_of(dtype: torch.dtype) -> float:
@@ -90,17 +87,16 @@ def statistics_of_scores(
     total = relative.sum(dim=1).clamp_min(tiny)
     lse = top + total.log()
     lse2 = 2 * top + relative.square().sum(dim=1).clamp_min(tiny).log()
-    mean = expected = hardest = easiest = None
+    mean = expected = hardest = None
     if "mean" in extras:
         mean = scores.masked_fill(out, 0.0).sum(dim=1) / count.clamp_min(1.0)
     if "expected" in extras:
         weighted = relative.detach() * scores.detach().masked_fill(out, 0.0)
         expected = weighted.sum(dim=1) / total.detach()
-    if "extremes" in extras:
-        low, high = scores.masked_fill(out, floor), scores.masked_fill(out, -floor)
-        hardest = low.gather(1, low.argmax(dim=1, keepdim=True))[:, 0]
-        easiest = high.gather(1, high.argmin(dim=1, keepdim=True))[:, 0]
-    return RowStatistics(lse, lse2, count, top, mean, expected, hardest, easiest)
+    if "hardest" in extras:
+        counted = scores.masked_fill(out, floor)
+        hardest = counted.gather(1, counted.argmax(dim=1, keepdim=True))[:, 0]
+    return RowStatistics(lse, lse2, count, top, mean, expected, hardest)
 
 
 def row_statistics(

@@ -61,8 +61,8 @@ def _statistics(
         found.lse.new_empty(0) if extra is None else extra
         for extra in (found.mean, found.expected)
     )
-    places = (anchors.new_empty(0, dtype=torch.long) for _ in range(2))  # of extremes: not here
-    return found.lse, found.lse2, found.count, average, found.top, weighted, *places
+    place = anchors.new_empty(0, dtype=torch.long)  # of the largest, which is not asked for
+    return found.lse, found.lse2, found.count, average, found.top, weighted, place
 
 
 @on_its_card
