@@ -174,6 +174,7 @@ def test_a_command_in_a_message_can_be_pasted_into_a_shell(place, tmp_path, monk
         ("rate=2.0 or rate=0.25 or rate=10.02", "--rate 2 or --rate 0.25 or --rate 10.02"),
         ("rate=(2.0, -1.0, 1.05) is odd", "--rate 2 -1 1.05 is odd"),
         ("wandb='a/b' is taken", "--wandb a/b is taken"),
+        ("wandb='a 1.0 b' is taken", "--wandb 'a 1.0 b' is taken"),
         ("./seed=1 is not a run", None),
         ("/data/seed=224/a.jpg: seed=3", "/data/seed=224/a.jpg: --seed 3"),
         ("cannot read 'my seed=1.jpg'", None),

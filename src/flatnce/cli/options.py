@@ -137,12 +137,12 @@ def as_typed(message: str) -> str:
         flag, value = _typed[match[1]], match[2]
         if flag in _switches and value[:1] != "'":
             return f"--no-{flag[2:]}" if value == "False" else flag
-        if value[:1] in ("'", '"') and flag:
-            value = shlex.quote(value[1:-1])
+        if is_text := value[:1] in ("'", '"'):
+            value = shlex.quote(value[1:-1]) if flag else value
         elif value[:1] in ("(", "["):
             value = value[1:-1].replace(",", "")
-        # Not in Python's form of a whole number.
-        value = re.sub(r"(?<!\S)(-?\d+)\.0(?!\S)", r"\1", value)
+        if not is_text:  # not in Python's form of a whole number
+            value = re.sub(r"(?<!\S)(-?\d+)\.0(?!\S)", r"\1", value)
         return f"{flag} {value}".strip()
 
     names = "|".join(sorted(_typed, key=len, reverse=True))
