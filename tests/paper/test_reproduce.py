@@ -560,7 +560,7 @@ def test_missing_images_are_named_with_the_remedies_and_nothing_is_written(
     assert main(["reproduce", "fig-mi", "--scale", "small"]) == 1
     said = capsys.readouterr()
     words = (
-        "of the experiment's runs have no record and must be trained, but cifar10 is not in",
+        "of the experiment's runs must be trained, but cifar10 is not in",
         "flatnce data cifar10",
         "$FLATNCE_DATA",
         "--store PATH",
