@@ -309,7 +309,7 @@ def throughput():
     yield f"H200 it reached {elsewhere:,} at batch 32", "benchmarks/throughput/README.md"
     yield f"it reached {elsewhere:,} images per second at batch 32", SPEED
     yield f"{elsewhere:,} at batch 32 on another machine: {small / elsewhere:.0f} times", RESULTS
-    other = f"{small / elsewhere:.0f} times that [on another]"
+    other = f"{small / elsewhere:.0f} times its speed [on another]"
     yield f"{ratios[0]} times the usual script on the same machine, {other}", README
     graph, plain = (record(f"throughput/accuracy-{n}.json")["seeds"] for n in ("graph", "plain"))
     knn, linear = (
