@@ -166,6 +166,15 @@ def test_the_limit_of_a_label_falls_with_each_further_error():
     assert limits == sorted(limits, reverse=True) and 0 < limits[11] < limits[0]
 
 
+@pytest.mark.parametrize("wrong", [0, 5, 12, 20, 28, 32])
+def test_the_limit_of_a_label_is_the_smaller_one_of_two(wrong):
+    part = label_with_errors(wrong, 400)
+    plain, found = (evaluate([part], 19, 0, label) for label in (False, True))
+    assert found.lower <= plain.lower
+    assert found.few_errors == (found.lower < plain.lower)
+    assert found.few_errors or wrong > 5
+
+
 def test_the_limit_of_a_label_with_many_errors_is_that_of_student():
     random = np.random.default_rng(0)
     for seed in range(3):
