@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from flatnce.environment import plain
@@ -348,7 +348,7 @@ def flag(name: str, nats: Mapping[str, float] | None = None, **seen: Any) -> Fla
         factor = unit_factor(unit)
         information = {key: number_text(value * factor) for key, value in (nats or {}).items()}
         texts.append(FLAGS[name].format(**seen, **information, unit=unit))
-    return Flag(name, *texts)
+    return Flag(name, texts[0], texts[1], reason=str(seen.get("reason", "")))
 
 
 def evaluation_flags(
@@ -416,20 +416,18 @@ def memory_flags(
     each, lag = memory.each, memory.lag
     other = f"the next {each}" if lag == 1 else f"the {each} {lag} {each}s later"
     alike = MESSAGES["far" if memory.is_far else "alike"].format(**vars(memory), other=other)
-    alike, reason = alike[0].upper() + alike[1:], f"nearby {each}s are alike"
-    seen = {"each": each, "alike": alike, "remedy": memory.remedy(rows), "counted": each}
+    seen = {"each": each, "alike": alike[0].upper() + alike[1:], "remedy": memory.remedy(rows)}
     seen["those"] = "groups of one object" if each == "group" else "rows of one person or machine"
+    seen["counted"], seen["reason"] = each, f"nearby {each}s are alike"
     seen["why"] = f": a series, or several {each}s of one object? Then"
     if memory.is_far:
-        reason = f"{each}s {lag} apart are alike"
+        seen["reason"] = f"{each}s {lag} apart are alike"
         seen["why"] = f": several {each}s of one object, or a season? Then"
     elif blocks:
-        reason = f"blocks of {blocks} rows are too short"
         lasting = f"of {math.ceil(memory.length)} rows" if memory.length else "without an end"
-        why = f", and blocks={blocks} is shorter than their memory {lasting}:"
-        seen |= {"why": why, "counted": "block"}
-    found = flag("stated", None, **seen) if independent else flag("dependent", None, **seen)
-    yield replace(found, reason=reason)
+        seen["counted"], seen["reason"] = "block", f"blocks of {blocks} rows are too short"
+        seen["why"] = f", and blocks={blocks} is shorter than their memory {lasting}:"
+    yield flag("stated", None, **seen) if independent else flag("dependent", None, **seen)
 
 
 def size_flags(evaluation: Evaluation, folds: int = 1) -> Iterator[Flag]:
