@@ -284,13 +284,12 @@ class EstimationJob:
         tables = self.tables
         if max(tables.x.ndim, tables.y.ndim) > 2:
             return
+        most = neighbour_rows(tables.x.shape[1] + tables.y.shape[1])
+        rows = np.random.default_rng([self.options.seed, 0xBA5E]).permutation(len(tables.x))[:most]
         for name, function in CLASSICAL_FUNCTIONS.items():
-            rows = np.arange(len(tables.x))
+            x, y = tables.x, tables.y
             if name == "ksg":
-                most = neighbour_rows(tables.x.shape[1] + tables.y.shape[1])
-                random = np.random.default_rng([self.options.seed, 0xBA5E])
-                rows = random.permutation(rows)[:most]
-            x, y = tables.x[rows], tables.y[rows]
+                x, y = x[rows], y[rows]
             try:
                 terms = ksg_terms(x, y, (3,))[0] if name == "ksg" else np.array([function(x, y)])
             except ValueError:  # too few rows for so many columns, or ties
