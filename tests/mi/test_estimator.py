@@ -318,7 +318,7 @@ CHOICES = {
     "device": ({"device": "abacus"}, "device='abacus' is not available"),
     "no gpu": ({"device": "cuda:99"}, "no CUDA device of that number was found: leave it out"),
     "gaussian flo": ({"method": "flo", "critic": "gaussian"}, "critic='gaussian' has no u"),
-    "no critic": ({"critic": lambda: 3}, "critic is a int; wrap your modules"),
+    "no critic": ({"critic": lambda: 3}, "critic has type int; wrap your modules"),
     "no u": (
         {"method": "flo", "critic": mi.SeparableCritic(nn.Linear(1, 2), nn.Linear(1, 2))},
         "learns u: give the critic a dual=",
