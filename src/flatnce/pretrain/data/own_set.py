@@ -36,7 +36,7 @@ INPUTS = ("image", "img", "jpg", "png", "x")
 PAIRS = (("view1", "view2"), ("anchor", "positive"))
 LABELS = ("label", "labels", "fine_label", "target", "class", "cls", "y")
 GREY = ("1", "L", "LA", "I", "I;16", "I;16B", "F")  # modes of Pillow
-IN_ORDER = {"shuffle": False, "drop_last": False}  # options of a loader
+IN_ORDER: dict[str, Any] = {"shuffle": False, "drop_last": False}  # options of a loader
 KEPT = 4096  # items of an iterable data set that are held for evaluation
 
 

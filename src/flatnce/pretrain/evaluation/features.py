@@ -172,11 +172,11 @@ def embed_views(
     encoder: Encoder, image_set: AnySet, views: Views, channels: int, workers: int | None = None
 ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d"]]:
     """Embeddings of two random views of every image, by the frozen encoder."""
-    device = next(encoder.parameters()).device
-    parts = []
+    device, parts = device_of(encoder), []
     with frozen(encoder):
-        how: dict[str, Any] = {"device": device, "workers": workers, "views": views, **IN_ORDER}
-        loader = loader_of(image_set, 256, 0, **how)
+        loader = loader_of(
+            image_set, 256, 0, device=device, workers=workers, views=views, **IN_ORDER
+        )
         for indices, images, _ in loader.epoch(0):
             both = views(to_channels(images, channels), indices, epoch=0)
             _, embeddings = encoder(both.flatten(0, 1))

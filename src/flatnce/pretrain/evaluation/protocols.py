@@ -406,11 +406,11 @@ def _finetune(
     train = bench.load(data, "train")
     model = run.config.override(pretrained=False).model
     example = torch.zeros(2, run.channels, run.size, run.size)
-    # Photographs are resized before their centre is cut.
+    # Photographs are resized before their centre is cut, to 256 pixels for 224.
     size = bench.input["size"]
     resize = options.resize or (size if size < 65 else round(size * 8 / 7))
     settings = {**bench.input, "resize": resize, **options.descent}
-    if chosen is not None:
+    if chosen is not None:  # the first rate is used if none can be chosen
         settings.setdefault("rates", (5e-4, 5e-5, 5e-3))
     elif name == "finetune" and len(train) <= FEW_IMAGES:
         settings.setdefault("rates", (5e-4,))

@@ -4,7 +4,6 @@ An exported folder is loaded back, and its features are compared, before it gets
 of the card, with the front matter of the Hugging Face hub, is ``templates/card.md``.
 """
 
-import copy
 import hashlib
 import json
 import os
@@ -149,7 +148,7 @@ class Source:
         directory = find_run(str(run))
         loaded = load_encoder(directory, step=step)
         self.run, self.name = read_run(directory), directory.resolve().name
-        network = copy.deepcopy(loaded.encoder.backbone).cpu().float().eval()
+        network = loaded.encoder.backbone.float()
         self.backbone = network.to(memory_format=torch.contiguous_format)
         self.width = loaded.encoder.width
         self.settings, self.step = loaded.config.flat(), loaded.step
