@@ -166,6 +166,13 @@ def test_a_command_in_a_message_can_be_pasted_into_a_shell(place, tmp_path, monk
     assert remedy in capsys.readouterr().err
 
 
+def test_numbers_of_messages_are_written_as_they_were_typed():
+    forget_options()
+    own_arguments(TrainConfig, ["--rate", "2.0", "--temperature=-1.0"])
+    assert as_typed("rate=(2.0, 3.0) is odd") == "--rate 2.0 3 is odd"
+    assert as_typed("temperature=-1.0 is odd") == "--temperature -1.0 is odd"
+
+
 @pytest.mark.parametrize(
     "message, said",
     [

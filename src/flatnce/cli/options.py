@@ -42,6 +42,7 @@ WORDS = {float: "a number", int: "a whole number", str: "a name"}
 # How each argument is called on the command line: an option, or nothing for a positional one.
 _typed: dict[str, str] = {}
 _switches: set[str] = set()
+_words: set[str] = set()  # of the command line
 
 
 def leaves(kind: type) -> dict[str, Any]:
@@ -75,6 +76,7 @@ def own_arguments(
             _typed[alias[2:].replace("-", "_")] = flag
             flag = alias
         found += [flag, value] if equals else [flag]
+    _words.update(found)
     return found
 
 
@@ -122,6 +124,7 @@ def forget_options() -> None:
     """Forget how the options of an earlier command were typed."""
     _typed.clear()
     _switches.clear()
+    _words.clear()
     _typed["run"] = ""
 
 
@@ -141,8 +144,9 @@ def as_typed(message: str) -> str:
             value = shlex.quote(value[1:-1]) if flag else value
         elif value[:1] in ("(", "["):
             value = value[1:-1].replace(",", "")
-        if not is_text:  # not in Python's form of a whole number
-            value = re.sub(r"(?<!\S)(-?\d+)\.0(?!\S)", r"\1", value)
+        if not is_text:  # nor in Python's form of a whole number, unless that was typed
+            numbers = re.compile(r"(?<!\S)(-?\d+)\.0(?!\S)")
+            value = numbers.sub(lambda got: got[0] if got[0] in _words else got[1], value)
         return f"{flag} {value}".strip()
 
     names = "|".join(sorted(_typed, key=len, reverse=True))
