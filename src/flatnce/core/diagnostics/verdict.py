@@ -180,7 +180,8 @@ def not_finite(numbers: Numbers) -> list[str]:
 
 def negatives_of(numbers: Numbers) -> float:
     """Negatives per row; for one positive per row the ceiling log(m + 1) gives them too."""
-    return numbers.get("negatives", math.expm1(min(numbers["mi_ceiling"], 700.0)))
+    ceiling = min(numbers["mi_ceiling"], 700.0)  # exp(710) overflows
+    return numbers.get("negatives", math.expm1(ceiling))
 
 
 def _effective_negatives(numbers: Numbers) -> float:

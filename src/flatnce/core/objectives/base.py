@@ -415,17 +415,14 @@ class Objective(nn.Module, ABC):
             loss = self._closed_loss(batch, closed)
             if loss is not None:
                 return loss
-        source = self.temperature_source
-        temperature = source.source
-        if type(temperature) is not float:
-            source.follow(z1.device)
-            temperature = source()
+        self.temperature_source.follow(z1.device)
+        temperature = self.temperature_source()
         learned = isinstance(temperature, Tensor) and temperature.requires_grad
         safe = learned and self.temperature_gradient == "infonce"
-        used = temperature.detach() if safe and isinstance(temperature, Tensor) else temperature
+        used = temperature.detach() if safe else temperature
         contrast, samples = self._contrast(batch, used, safe)
         loss = self.loss_from(contrast)
-        if contrast.slope is not None and isinstance(temperature, Tensor):
+        if contrast.slope is not None:
             loss = self._with_slope(loss, temperature, contrast.reduce(contrast.slope))
         self._finish(contrast, loss, samples, batch)
         return loss

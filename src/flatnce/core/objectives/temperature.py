@@ -106,7 +106,7 @@ class TemperatureSource(PreciseState):
             return copy_buffer(self.beta).reciprocal()
         if isinstance(source, Tensor):
             return source.reshape(())
-        if isinstance(source, int | float):
+        if isinstance(source, float):
             return source
         return source.at(copy_buffer(self.step))
 
