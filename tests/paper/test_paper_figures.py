@@ -230,3 +230,48 @@ def test_every_figure_is_drawn_and_shown(figures, records):
         plt.close(figure)
         assert f"(paper_{number}.png)" in page
         assert (STUDY / f"paper_{number}.png").is_file()
+
+
+def held_by_batch(records):
+    """The runs of FlatNCE with its target, by batch size."""
+    found = defaultdict(list)
+    for one in records:
+        if (
+            one["config"]["loss"]["objective"] == "flatnce"
+            and one["config"]["loss"]["ess"] == 0.075
+        ):
+            found[one["config"]["run"]["batch_size"]].append(one)
+    return found
+
+
+def test_other_pages_say_what_the_records_hold(records):
+    def says(page, words):
+        text = " ".join((ROOT / "docs" / page).read_text(encoding="utf-8").split())
+        assert words in text, words
+
+    held = held_by_batch(records)
+    raw = [fmean(run["metrics"][-1]["ess_paper"] for run in held[b]) for b in (32, 128, 256)]
+    told = "it was {:.3f} at batch 32, {:.3f} at 128 and {:.3f} at 256 (FlatNCE,".format(*raw)
+    says("explain/effective-sample-size.md", told)
+    settled = [
+        line["temperature"]
+        for runs in held.values()
+        for run in runs
+        for line in run["metrics"]
+        if line["epoch"] >= 5
+    ]
+    least, most = math.floor(1000 * min(settled)) / 1000, math.ceil(1000 * max(settled)) / 1000
+    assert sorted(held) == [32, 128, 256]
+    says("temperature.md", f"from epoch 5 of 100 on, it stayed between {least} and {most} in the")
+    first = [one for one in records if one["piece"] <= 6]
+    pairs = [(checks(one)[-1]["pool_mi"], one["evaluation"]["linear"]) for one in first]
+    groups = [
+        (one["config"]["run"]["batch_size"], one["results"]["epochs"], one["evaluation"]["on"])
+        for one in first
+    ]
+    whole, within = pearson(pairs), pearson(centred(pairs, groups))
+    says("reproduce.md", f"Over the {len(first)} runs of the image study")
+    says(
+        "reproduce.md", f"the first is {whole:.2f}, close to the paper's 0.65; between comparable"
+    )
+    says("reproduce.md", f"between comparable runs it is {within:.2f} (")
