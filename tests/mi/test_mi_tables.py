@@ -263,6 +263,11 @@ def test_encode_refuses_kinds_and_columns_that_it_does_not_know(kinds, said):
         encode(pd.DataFrame({"w": [0, 90, 180], "s": [1, 2, 1]}), kinds)
 
 
+def test_columns_that_are_named_by_numbers_have_kinds():
+    table = pd.DataFrame([[1, 2], [2, 9]], columns=[2020, 2021])
+    assert list(encode(table, {2021: "category"})) == ["2020", "2021=2", "2021=9"]
+
+
 def test_ordinal_numbers_are_in_the_order_of_their_size():
     equal(encode(pd.DataFrame({"stage": [9, 10, 2]}), {"stage": "ordinal"}), [[9], [10], [2]])
 

@@ -85,7 +85,7 @@ def _numbers(column: pd.Series) -> NDArray[np.float64]:
     return numbers.reindex(column.index).to_numpy()
 
 
-def encode(table: pd.DataFrame, kinds: Mapping[str, str] | None = None) -> pd.DataFrame:
+def encode(table: pd.DataFrame, kinds: Mapping[Any, str] | None = None) -> pd.DataFrame:
     """Return a table of numbers: categories as zeros and ones, dates in days, angles on a circle.
 
     Arguments:
@@ -100,10 +100,11 @@ def encode(table: pd.DataFrame, kinds: Mapping[str, str] | None = None) -> pd.Da
     """
     numbered = table.set_axis(range(table.shape[1]), axis=1).reset_index(drop=True)
     names = [str(name) for name in table]
-    for name, kind in (kinds or {}).items():
+    given = {str(name): str(kind) for name, kind in (kinds or {}).items()}
+    for name, kind in given.items():
         check_choice("column", name, names)
-        check_choice("kind", str(kind).partition(":")[0], KINDS)
-    parts = encode_each(numbered, names, kinds or {}, {})
+        check_choice("kind", kind.partition(":")[0], KINDS)
+    parts = encode_each(numbered, names, given, {})
     return side_by_side(parts).set_axis(table.index)
 
 
