@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from torchvision import datasets as vision
 from torchvision.transforms import v2
 
@@ -274,6 +274,30 @@ def test_labels_are_listed_read_or_missing(tmp_path):
     assert part.labels.tolist() == [0] and len(part) == 1 and part.classes == own.classes
 
 
+class Drawing(Dataset):
+    """Items that draw from every generator as they are read."""
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, number):
+        return noisy(X), number % 2
+
+
+def test_reading_labels_leaves_the_generators_as_they_were():
+    # A resumed run reads them again, and its dropout must draw what it would have drawn.
+    before = torch.get_rng_state().tolist(), np.random.get_state()[1:3]
+    assert OwnSet(Drawing(), workers=0).labels.tolist() == [0, 1, 0, 1]
+    assert torch.get_rng_state().tolist() == before[0]
+    np.testing.assert_equal(np.random.get_state()[1:3], before[1])
+
+
+@pytest.mark.parametrize("label", [10**7, 10**15, 1e300])
+def test_a_label_that_is_not_the_number_of_a_class_is_refused(label):
+    with pytest.raises(ValueError, match=r"item 1 cannot be used.*from 0 to 9,999,999, or -1"):
+        _ = OwnSet([(X, 10**7 - 1), (X, label)], workers=0).labels
+
+
 def hugging_face():
     names = datasets.ClassLabel(names=["low", "high"])
     features = datasets.Features({"image": datasets.Image(), "label": names})
@@ -354,6 +378,12 @@ def test_a_stream_goes_on_although_its_iterator_has_a_length_of_zero():
     loader = OwnLoader(OwnSet(Emptying(), augment=lambda x: x, samples=12), 4, SEED, workers=0)
     read = [batch.images[:, 0, 0].tolist() for batch in loader.epoch(0)]
     assert read == [[*map(float, range(4 * n, 4 * n + 4))] for n in range(3)]
+
+
+def test_a_number_of_samples_has_no_effect_without_a_stream_and_is_refused():
+    with pytest.raises(ValueError, match=r"^epoch_samples=4 is for an iterable.*own has 10 items"):
+        OwnLoader(OwnSet(ROWS, augment=noisy, samples=4), 2, SEED)
+    assert len(OwnLoader(OwnSet(ROWS, augment=noisy, samples=10), 2, SEED)) == 5
 
 
 def test_a_stream_needs_a_length_and_must_not_end_early():

@@ -37,6 +37,7 @@ PAIRS = (("view1", "view2"), ("anchor", "positive"))
 LABELS = ("label", "labels", "fine_label", "target", "class", "cls", "y")
 GREY = ("1", "L", "LA", "I", "I;16", "I;16B", "F")  # modes of Pillow
 IN_ORDER: dict[str, Any] = {"shuffle": False, "drop_last": False}  # options of a loader
+MOST_CLASSES = 10**7  # of which names and counts are held; larger labels are not class numbers
 KEPT = 4096  # items of an iterable data set that are held for evaluation
 
 
@@ -94,8 +95,12 @@ def _is_label(value: Any) -> bool:
 def _class_number(value: Any) -> int:
     if value is None:
         return -1
-    if not (_is_label(value) and value >= -1 and value % 1 == 0):  # NaN and inf are refused, too
-        raise ValueError(f"its label is {value!r}; a label is a class number from 0, or -1")
+    # NaN and inf are refused, too.
+    if not (_is_label(value) and -1 <= value < MOST_CLASSES and value % 1 == 0):
+        raise ValueError(
+            f"its label is {value!r}; a label is a class number from 0 to {MOST_CLASSES - 1:,}, "
+            "or -1 (none)"
+        )
     return int(value)
 
 
@@ -281,6 +286,11 @@ class OwnSet(Labelled):
     @property
     def epoch_samples(self) -> int:
         """Samples in an epoch of training."""
+        if not self.is_iterable and self.samples not in (None, len(self.items)):
+            raise ValueError(
+                f"epoch_samples={self.samples} is for an iterable data set, and {self.name} has "
+                f"{len(self.items)} items; leave it out"
+            )
         if not self.is_iterable or self.chosen is not None:
             return len(self)
         if self.samples is None and not hasattr(self.dataset, "__len__"):
@@ -346,7 +356,9 @@ class OwnSet(Labelled):
                 said = f"{self.name}: item {len(labels)} cannot be used: {error}"
                 raise ValueError(said) from error
             return torch.tensor(labels)[self.numbers_at(torch.arange(len(self)))]
-        if not _has_label(self.items[0]):
+        with generators_restored():
+            labelled = _has_label(self.items[0])
+        if not labelled:
             return torch.full((len(self),), -1)
         return torch.cat([batch.labels for batch in self._in_order("labels")])
 
