@@ -134,6 +134,14 @@ def test_settings_of_layers_that_a_head_does_not_have_are_refused(layers, unused
     refuse_unused([config.override(head_layers=2)], ["head_layers", unused])
 
 
+@pytest.mark.parametrize("name", ["decode", "decode_size", "skip_unreadable", "stream", "stem"])
+def test_settings_of_what_own_code_does_are_refused(name):
+    config = TrainConfig().override(data="mine:rows", backbone="mine:net")
+    with pytest.raises(ValueError, match=f"^{name}=.* has no effect here, it is for .*: leave it"):
+        refuse_unused([config], [name])
+    refuse_unused([config, TrainConfig()], [name])
+
+
 @pytest.mark.parametrize(
     "sections, said",
     [

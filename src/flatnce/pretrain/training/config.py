@@ -417,6 +417,11 @@ def refuse_unused(configs: Sequence[TrainConfig], given: Iterable[str]) -> None:
         needs["ess_rate"] = f"a target such as ess={ess_target(min(used))}{remedy}"
     if all(config.data.augment or config.data.batch_augment for config in configs):
         needs |= dict.fromkeys(vars(configs[0].views), "the built-in views:")
+    if all(is_own(config.data.data) for config in configs):
+        files = ("decode", "decode_size", "skip_unreadable", "stream")
+        needs |= dict.fromkeys(files, "files that flatnce decodes:")
+    if all(is_own(config.model.backbone) for config in configs):
+        needs["stem"] = "a ResNet of torchvision:"
     layers = max(config.model.head_layers for config in configs)
     if layers < 2:
         needs |= dict.fromkeys(("head_hidden", "head_norm"), "a head of at least two layers:")

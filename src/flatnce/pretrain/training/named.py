@@ -11,14 +11,14 @@ from typing import Any
 
 from flatnce.cli.progress import show_progress
 from flatnce.messages import FlatnceWarning, counted, say
-from flatnce.own_code import ARGUMENTS, OwnObjects, is_own
+from flatnce.own_code import ARGUMENTS, is_own
 from flatnce.pretrain.evaluation import evaluate_run, expand
 from flatnce.pretrain.page.run import run_page
 from flatnce.pretrain.runs.folder import find_run, new_folder, run_name
 from flatnce.pretrain.runs.log import Run, read_run
 from flatnce.pretrain.training import loop
-from flatnce.pretrain.training.config import TrainConfig, refuse_unused, starting_config
-from flatnce.pretrain.training.saved import read_config, run_status
+from flatnce.pretrain.training.config import refuse_unused, starting_config
+from flatnce.pretrain.training.saved import own_settings, read_config, run_status
 
 __all__ = ["finish_run", "finished_text", "print_results", "resume", "train"]
 
@@ -56,10 +56,10 @@ def train(
         >>> flatnce.train("digits", objective="flatnce", name="first").finished  # doctest: +SKIP
         True
     """
-    known = {"report", "replace", *OwnObjects.__annotations__} - TrainConfig().flat().keys()
-    rest = {key: options.pop(key) for key in known & options.keys()}
+    rest = {key: options.pop(key) for key in ("report", "replace") if key in options}
+    objects: Any = {key: options.pop(key) for key in ARGUMENTS.values() if key in options}
     usual = starting_config(data, preset)
-    asked = usual.override(**options)
+    asked = usual.override(**options, **own_settings(objects))
     refuse_unused([asked], [key for key in options if asked.flat()[key] != usual.flat()[key]])
     quiet = quiet or find_spec("rich") is None
     with show_progress(asked.run.epochs, quiet=quiet) as report:

@@ -28,6 +28,7 @@ __all__ = [
     "describe_status",
     "in_brief",
     "load_encoder",
+    "own_settings",
     "read_config",
     "run_status",
     "use_objects",
