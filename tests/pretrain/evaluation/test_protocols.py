@@ -132,6 +132,19 @@ def test_sizes_are_options():
     assert (bench.images("digits")["size"], bench.images("digits")["resize"]) == (12, 16)
 
 
+def test_a_result_at_another_size_than_that_of_training_says_so():
+    # It would replace the usual result otherwise, and be compared with those of other runs.
+    names = {
+        (8, None): "knn, k = 20",
+        (12, None): "knn, k = 20, size 12",
+        (None, 16): "knn, k = 20, resize 16",
+        (12, 16): "knn, k = 20, size 12, resize 16",
+    }
+    for (size, resize), name in names.items():
+        (found,) = run("knn", neighbours=(20,), size=size, resize=resize)
+        assert found["protocol"]["name"] == name
+
+
 def test_a_folder_of_images(tmp_path):
     for part, count in (("train", 6), ("val", 2)):
         write_folder(tmp_path / part, {"cat": count, "dog": count})

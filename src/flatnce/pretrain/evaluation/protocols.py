@@ -440,11 +440,15 @@ def result(bench: Bench, name: str, data: str, scores: Tensor, protocol: dict[st
     reading = first if data == "voc2007-top1" else "top-1"
     measures = measure(scores, labels, reading)
     parts = {part: bench.part(data, part) for part in ("train", "test")}
+    # A result of images of another size does not replace the usual one.
+    usual = {"size": bench.run.size, "resize": None}
+    sizes = (f", {key} {bench.input[key]}" for key in usual if bench.input[key] != usual[key])
+    title = "".join([protocol["name"], *sizes])
     return {
         "name": name,
         "data": data,
         **measures,
-        "protocol": {**protocol, "data": data, **parts},
+        "protocol": {**protocol, "name": title, "data": data, **parts},
     }
 
 
