@@ -155,7 +155,12 @@ def test_runs_are_chosen_by_what_holds(runs, conditions, expected):
 
 @pytest.mark.parametrize(
     "typed, said",
-    [("objective", "is not a condition"), ("objectiv=x", "did you mean 'objective'")],
+    [
+        ("objective", "is not a condition"),
+        ("objective==flatnce", "is not a condition, such as objective=flatnce"),
+        ("epochs>>10", "is not a condition"),
+        ("objectiv=x", "did you mean 'objective'"),
+    ],
 )
 def test_a_condition_that_means_nothing_is_refused(runs, typed, said):
     with pytest.raises(ValueError, match=said):

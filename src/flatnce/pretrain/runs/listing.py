@@ -111,7 +111,7 @@ def chosen(runs: Sequence[Summary], conditions: Sequence[str] = ()) -> list[Summ
     """The runs that meet all conditions: NAME=VALUE, with a pattern as value, NAME<VALUE, ..."""
     met = [True] * len(runs)
     for condition in conditions:
-        parts = re.fullmatch(r"([^<>=!]+)(!=|<=|>=|=|<|>)(.*)", condition)
+        parts = re.fullmatch(r"([^<>=!]+)(!=|<=|>=|=|<|>)([^<>=!].*|)", condition)
         if parts is None:
             raise ValueError(f"--where {condition} is not a condition, such as objective=flatnce")
         values = _column("--where", parts[1], runs)
