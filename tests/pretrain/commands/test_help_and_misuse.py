@@ -51,7 +51,7 @@ def test_help_says_what_an_argument_is_for_this_command(typed, said, capsys):
     "typed, code, words",
     [
         ("train digist", 2, "did you mean 'digits'"),
-        ("train --epochs 3", 2, "comes before the data set"),
+        ("train --epochs 3", 2, "before the data set; say `flatnce train digits --epochs ...`"),
         ("train digits --backbone resnet81", 2, "did you mean 'resnet18'"),
         ("train digits --preset cifr10", 2, "did you mean 'cifar10'"),
         ("train digits --batch-size 9999", 2, "the data set, which has 1,438 items; use"),

@@ -158,7 +158,7 @@ def split_data(arguments: list[str], command: str) -> tuple[str, list[str]]:
         return named, arguments
     if data.startswith("-"):
         raise ValueError(
-            f"{data!r} comes before the data set; say `flatnce {command} digits {data}`"
+            f"{data!r} comes before the data set; say `flatnce {command} digits {data} ...`"
         )
     return data, rest
 
