@@ -362,7 +362,11 @@ def test_what_fails_before_its_first_step_leaves_the_name_free(tmp_path, monkeyp
 LOSSES = [3.6019392, 3.1133935, 3.0417125, 2.4393725, 2.2825544, 2.298053, 2.4547725, 1.929765]
 LOSSES += [2.1844053, 1.8850632, 1.9595432, 1.8727622, 1.832278, 1.9203882, 2.0571637, 2.0171456]
 LOSSES += [1.7608037, 1.7680326, 1.8885694, 1.6573079]
-"""The losses of the first 20 steps with seed 0."""
+"""The losses of the first 20 steps with seed 0.
+
+From the seventh step on they depend on the processor: rounding errors differ between instruction
+sets and grow, to 2e-5 at the eighth step and 7e-3 at the twentieth (measured on four sets).
+"""
 
 
 def test_the_first_twenty_losses_are_those_of_the_version_before(tmp_path):
@@ -374,4 +378,5 @@ def test_the_first_twenty_losses_are_those_of_the_version_before(tmp_path):
     finally:
         torch.set_num_threads(threads)
     losses = [line["loss"] for line in found if line["kind"] == "train"]
-    assert losses[:20] == pytest.approx(LOSSES, abs=1e-5)
+    assert losses[:6] == pytest.approx(LOSSES[:6], abs=1e-5)
+    assert losses[6:20] == pytest.approx(LOSSES[6:], abs=0.02)
