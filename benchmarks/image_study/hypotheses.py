@@ -258,34 +258,31 @@ def of_three_seeds(records, name, first, second, suffix=""):
     return Finding(name, found.of + suffix, len(found.seeds), *found.shown, verdict)
 
 
-def with_changes(records, arm, batch):
-    """Linear accuracy by seed of an arm with the changes of piece 13; of piece 5 without any."""
+def with_changes(records, arm, batch, kept):
+    """Linear accuracy by seed of an arm with the changes that it keeps; of piece 5 without any."""
+    if not kept:
+        return accuracies(records, arm, batch)
     objectives = (ARMS[arm][0], ARMS[arm][0] + ANCHOR)
-    found = {
+    return {
         one["seed"]: 100 * one["evaluation"]["linear"]
         for one in records
         if one["piece"] == 13 and objective_of(one) in objectives
         if one["seed"] in EVALUATION_SEEDS
     }
-    return found or accuracies(records, arm, batch)
-
-
-def keeps_no_change(records):
-    """Whether piece 13 has tried every change and neither arm keeps one."""
-    epochs, there = PIECES[13].epochs, {one["name"] for one in records}
-    tried = all(name in there for _, name in names_of_changes(epochs, records).values())
-    return tried and not any(kept_changes(epochs, records).values())
 
 
 def tenth(records):
-    """H10: both arms with the changes that piece 13 kept."""
+    """H10: both arms with the changes that piece 13 kept, once it has tried them all."""
     large = best_batch_of_infonce(records)
     of = f"{OURS} at {SMALL} − InfoNCE at {large}, with the changes kept"
-    begun = any(one["piece"] == 13 and one["seed"] in EVALUATION_SEEDS for one in records)
-    if not begun and not keeps_no_change(records):
+    epochs, there = PIECES[13].epochs, {one["name"] for one in records}
+    if not all(name in there for _, name in names_of_changes(epochs, records).values()):
         return Finding("H10", of, 0, "", "", NOT_RUN)
-    found = paired(of, with_changes(records, OURS, SMALL), with_changes(records, "InfoNCE", large))
-    verdict = NOT_ALL
+    kept = kept_changes(epochs, records)
+    arms = ((OURS, SMALL), ("InfoNCE", large))
+    found = paired(of, *(with_changes(records, *arm, kept[arm[0]]) for arm in arms))
+    begun = any(one["piece"] == 13 and one["seed"] in EVALUATION_SEEDS for one in records)
+    verdict = NOT_ALL if begun else NOT_RUN
     if found.seeds == EVALUATION_SEEDS:
         level = found.low > MARGINS["H10"] and found.mean >= 0
         verdict = SUPPORTED if level else REFUTED if found.high < 0 else "undecided"

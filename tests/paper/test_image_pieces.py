@@ -73,14 +73,15 @@ def test_each_change_is_tried_by_itself(named):
     }
 
 
-def with_changes(committed, kept):
-    """Records of the changes of piece 13, of which some raise both accuracies."""
+def with_changes(committed, kept, objectives=("flatnce", "infonce")):
+    """Records of the changes of piece 13, of which some raise both accuracies of objectives."""
     from pieces import CHANGED, PIECES
 
     records = []
     for part in CHANGED:
         for run in PIECES[13].runs_of(part, 100, committed):
-            above = bool(run.changes) * (1 if set(run.changes) & set(kept) else -1)
+            helps = run.objective in objectives and bool(set(run.changes) & set(kept))
+            above = bool(run.changes) * (1 if helps else -1)
             found = made(13, part, 0, 85.24 + above, 83.04 + above)  # InfoNCE's without a change
             records.append(found | {"name": run.name})
     return [one for one in records if one["name"] not in {known["name"] for known in committed}]
@@ -366,7 +367,8 @@ def test_both_changes_are_trained_and_evaluated(anchor_objectives, tmp_path, obj
     ],
 )
 def test_the_tenth_hypothesis_asks_for_level_means(committed, ours, verdict):
-    runs = [
+    runs = with_changes(committed, ("wide",))
+    runs += [
         made(13, str(seed), seed, linear, objective="flatnce", ess=0.075)
         for seed, linear in zip(range(10, 15), ours, strict=False)
     ]
@@ -380,7 +382,8 @@ def test_the_tenth_hypothesis_asks_for_level_means(committed, ours, verdict):
 def test_the_tenth_hypothesis_takes_runs_with_a_temperature_per_anchor(committed):
     ours = {"objective": "flatnce-anchor", "ess": 0.075}
     theirs = {"objective": "infonce-anchor", "batch_size": 128}
-    runs = [
+    runs = with_changes(committed, ("anchor",))
+    runs += [
         made(13, str(seed), seed, linear, **settings)
         for linear, settings in ((85, ours), (86, theirs))
         for seed in range(10, 15)
@@ -391,7 +394,8 @@ def test_the_tenth_hypothesis_takes_runs_with_a_temperature_per_anchor(committed
 
 @pytest.mark.parametrize("objective", ["flatnce", "infonce"])
 def test_an_arm_that_keeps_no_change_has_its_runs_in_piece_5(committed, objective):
-    others = [one for one in committed if one["piece"] != 5]
+    tried = with_changes(committed, ("wide",), (objective,))
+    others = [*tried, *(one for one in committed if one["piece"] != 5)]
     settings = {"flatnce": {"ess": 0.075}, "infonce": {"batch_size": 128}}
     runs = [
         made(13 if name == objective else 5, "x", seed, 85, objective=name, **settings[name])
@@ -400,6 +404,18 @@ def test_an_arm_that_keeps_no_change_has_its_runs_in_piece_5(committed, objectiv
     ]
     (found,) = found_of("H10", [*others, *runs])
     assert (found.n, found.verdict) == (5, "supported")
+
+
+def test_runs_of_piece_5_do_not_stand_for_changed_runs_that_are_missing(committed):
+    ours = [made(13, "x", seed, 85, objective="flatnce", ess=0.075) for seed in range(10, 15)]
+    (found,) = found_of("H10", [*committed, *with_changes(committed, ("wide",)), *ours])
+    assert (found.n, found.estimate, found.verdict) == (0, "", "not all seeds")
+
+
+@pytest.mark.parametrize(("kept", "verdict"), [((), "undecided"), (("wide",), "not run")])
+def test_the_tenth_hypothesis_is_decided_by_piece_5_if_no_change_is_kept(committed, kept, verdict):
+    (found,) = found_of("H10", [*committed, *with_changes(committed, kept)])
+    assert (found.n, found.verdict) == (0 if kept else 5, verdict)
 
 
 def test_the_temperature_of_piece_14_is_where_the_target_settles(named, committed):
