@@ -59,6 +59,14 @@ def unlabelled(split):
     return [x for x, _ in Rows(split)]
 
 
+def scalars(split):
+    return [(row[0], label) for row, label in Rows(split)]
+
+
+def frozen():
+    return nn.Linear(8, 16).requires_grad_(False)
+
+
 def grouped(split):
     return OwnSet(Rows(split), ids=[number // 4 for number in range(COUNT)])
 

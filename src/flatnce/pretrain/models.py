@@ -198,6 +198,8 @@ def _own_backbone(name: str, example: Tensor, pretrained: bool) -> nn.Module:
             "inputs; its forward must return features (b, width)"
         )
     known = {"width": features.shape[1], "input_shape": tuple(example.shape[1:])}
+    if any(repr(getattr(network, name, value)) != repr(value) for name, value in known.items()):
+        network = nn.Sequential(network)  # whose own attributes of these names stay
     vars(network).update(known)
     return network.train(training)
 

@@ -40,7 +40,7 @@ from flatnce.pretrain.training.loop import Outcome
 from flatnce.pretrain.training.named import print_results
 from flatnce.pretrain.training.state import EAGER_STEPS, CudaGraphStep, Step, Training
 from forked import Forked
-from made_runs import assert_same_run
+from made_runs import assert_same_run, quick_config
 from paths import ROOT
 
 pytestmark = pytest.mark.usefixtures("plain_charts")
@@ -115,6 +115,13 @@ def test_a_config_carries_objects_and_writes_their_names():
         ({"data": "own_things:number"}, "own_things:number is a int, which has neither"),
         ({"data": "own_things:unlabelled"}, "own_things:unlabelled holds single inputs"),
         ({"augment": "own_things:number"}, "augment=3 cannot be called"),
+        ({"augment": "shake"}, "augment='shake' does not name code of your own; give package"),
+        ({"test_data": "cifar10"}, "test_data='cifar10' does not name code of your own"),
+        ({"data": "own_things:scalars"}, "own_things:scalars: item 0 is one number; give inputs"),
+        (
+            {"backbone": "own_things:frozen", "head_layers": 0},
+            r"no parameter to train: .*requires_grad.*\(head_layers=2\)",
+        ),
         ({"backbone": "own_things:no_network"}, "backbone='own_things:no_network' .*makes a int"),
         (
             {"backbone": "own_things:with_argument"},
@@ -143,6 +150,32 @@ def test_bad_names_are_refused_and_leave_no_run(settings, said, tmp_path):
     with pytest.raises(ValueError, match=said):
         train(quick(**settings), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+class Widths(nn.Module):
+    """Uses attributes of its own that are called as those of a backbone."""
+
+    def __init__(self):
+        super().__init__()
+        self.width, self.input_shape = 4, 8
+        self.layer = nn.Linear(2, 16)
+
+    def forward(self, rows):
+        return self.layer(rows.reshape(-1, self.width, self.input_shape // 4)).mean(1)
+
+
+def test_the_attributes_of_a_users_network_stay(tmp_path):
+    config = quick(data=own_things.Rows(), backbone=Widths(), augment=own_things.shake)
+    train(config, tmp_path / "run")
+    loaded = load_encoder(tmp_path / "run").encoder
+    assert loaded.width == 16 and loaded.backbone.input_shape == (8,)
+    assert loaded(torch.zeros(3, 8))[0].shape == (3, 16)
+
+
+def test_a_micro_batch_that_a_norm_refuses_is_named_as_what_it_is(tmp_path):
+    config = quick_config(queue=8, momentum_encoder=0.9, micro_batch=1)
+    with pytest.raises(ValueError, match=r"^step 1, in epoch 1, failed: ValueError: Expected"):
+        train(config, tmp_path / "run")
 
 
 def test_settings_of_own_data_need_own_data(tmp_path):

@@ -324,6 +324,8 @@ class OwnSet(Labelled):
         if self.batch_augment is not None:
             inputs = augment_batch(self.batch_augment, inputs, (0, 0, 0))
         image = inputs[0, 0]
+        if not image.ndim:
+            raise ValueError(f"{self.name}: item 0 is one number; give inputs with an axis")
         plain = image.dtype == torch.uint8 and image.ndim == 3 and image.shape[0] in (1, 3)
         if inputs.shape[1] < 2 and not plain:
             raise ValueError(

@@ -68,10 +68,15 @@ class DataConfig:
         check_choice("decode", self.decode, DECODERS)
         check_fields(self, decode_size=1, workers=0, epoch_samples=1)
         for name in ("augment", "batch_augment", "prepare", "test_data", "epoch_samples"):
-            if getattr(self, name) is not None and not is_own(self.data):
+            value = getattr(self, name)
+            if value is not None and not is_own(self.data):
                 raise ValueError(
-                    f"{name}={getattr(self, name)!r} belongs to data of your own, and data="
-                    f"{self.data!r}; name a data set of your own, package.module:function"
+                    f"{name}={value!r} belongs to data of your own, and data={self.data!r}; name "
+                    "a data set of your own, package.module:function"
+                )
+            if isinstance(value, str) and not is_own(value):
+                raise ValueError(
+                    f"{name}={value!r} does not name code of your own; give package.module:name"
                 )
 
 

@@ -135,6 +135,11 @@ def build_optimizer(
     there.
     """
     groups = _groups(model, weight_decay)
+    if not groups:
+        raise ValueError(
+            "the encoder has no parameter to train: set requires_grad of some, or give it a head "
+            "(head_layers=2)"
+        )
     if name == "lars":
         for group in groups:
             group["adapt"] = group["name"] == "decay"

@@ -309,7 +309,8 @@ class Training:
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
-            if is_own(self.config.model.backbone) and not is_ours(error):
+            own = isinstance(error, ValueError) or is_own(self.config.model.backbone)
+            if own and not is_ours(error):  # of torch or of a user's network
                 where = f"step {self.step + 1}, in epoch {epoch + 1}, failed"
                 raise ValueError(f"{where}: {error_text(error)}") from error
             if isinstance(error, ValueError):  # on the CPU an objective refuses bad rows at once
