@@ -220,14 +220,15 @@ def test_tensorboard_shows_the_numbers_of_the_log_also_of_a_resumed_run(tmp_path
 
 @pytest.mark.parametrize("broken", [False, True])
 def test_tensorboard_needs_no_thread_and_its_failure_is_one_note(broken, tmp_path, capfd):
-    training, before = untrained(tmp_path), threading.enumerate()
+    training, before = untrained(tmp_path), set(threading.enumerate())
     training.config = quick_config(tensorboard=True)
     if broken:
         (tmp_path / "tensorboard").write_text("a file in place of the folder")
     (logger,) = loggers_of(training)
     for step in (1, 2):
         logger.line("train", {"step": step, "loss": 1.0})
-        assert threading.enumerate() == before
+        # A pool of an earlier test may end meanwhile.
+    assert set(threading.enumerate()) <= before
         assert broken or list(scalars(tmp_path)["train/loss"])[-1] == step  # not only at the end
     logger.close(failed=False)
     assert len(training.notes) == broken and capfd.readouterr() == ("", "")
