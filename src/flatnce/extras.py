@@ -17,7 +17,8 @@ def require_extra(module: str, purpose: str, extra: str = "train") -> ModuleType
             name=missing,
         ) from error
     except Exception as error:  # of a torchvision for another torch, say
+        said = " ".join(f"{type(error).__name__}: {error}".split())  # in one line
         raise ImportError(
-            f"{purpose} needs {module}, which cannot be imported ({type(error).__name__}: {error}"
-            "); install it again (`flatnce doctor` checks the installation)"
+            f"{purpose} needs {module}, which cannot be imported ({said}); install it again "
+            "(`flatnce doctor` checks the installation)"
         ) from error

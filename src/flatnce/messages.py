@@ -46,7 +46,7 @@ def check_fields(owner: object, **least: float | int) -> None:
 def check_positive(name: str, value: float | int, note: str = "") -> None:
     """Raise a ValueError for a number that is not positive and finite."""
     if not (isinstance(value, Real) and value > 0 and math.isfinite(value)):
-        shown = repr(value) if isinstance(value, str) else value
+        shown = value if isinstance(value, Real) else repr(value)
         raise ValueError(f"{name}={shown} must be a positive finite number{note}")
 
 

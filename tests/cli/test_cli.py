@@ -24,6 +24,7 @@ from flatnce.cli.options import ALIASES
 from flatnce.cli.progress import progress_line
 from flatnce.core.diagnostics.registry import DIAGNOSTICS
 from flatnce.core.objectives.registry import OBJECTIVES
+from flatnce.extras import require_extra
 from flatnce.pretrain.commands.runs import SORTS
 from flatnce.pretrain.evaluation.options import PURPOSES
 from forked import Forked, wait_for_lines
@@ -101,6 +102,19 @@ def test_a_package_of_one_option_is_named_with_its_extra(tmp_path, monkeypatch, 
     needed = "needs timm, which is not installed: pip install 'flatnce[train]'\n"
     said = f"flatnce train: the backbone 'convnext_tiny' {needed}"
     assert capsys.readouterr().err == said
+
+
+def test_a_package_that_fails_when_it_is_imported_is_one_line(tmp_path, monkeypatch, capsys):
+    (tmp_path / "broken.py").write_text("raise RuntimeError('no operator;\\n\\n  see above')")
+    monkeypatch.syspath_prepend(tmp_path)
+    command = Mock()
+    command.run.side_effect = lambda _: require_extra("broken", "reading images")
+    monkeypatch.setattr(cli, "import_module", lambda _: command)
+    assert main(["demo"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("flatnce demo: reading images needs broken, which cannot be imported ")
+    assert "(RuntimeError: no operator; see above); install it again (" in said
+    assert said.count("\n") == 1
 
 
 def test_a_package_that_is_missed_late_leaves_no_folder(tmp_path, monkeypatch, capsys):

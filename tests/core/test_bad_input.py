@@ -740,6 +740,7 @@ SLIPS = [
     ("FlatNCE(normalize=2)", "normalize=2 is unknown"),
     ("FlatNCE(in_batch=None)", "in_batch=None is unknown"),
     ("LearnedTemperature('0.1')", "start='0.1' must be a positive finite number"),
+    ("LearnedTemperature(z[0, 0])", "start=tensor(1.) must be a positive finite number"),
     ("FlatNCE(True)", "temperature=True has type bool; pass a number"),
     ("HolderFlatNCE(gamma='a')", "gamma='a' is not a number; pass a real number"),
     ("HolderFlatNCE(gamma=torch.zeros(2))", "gamma=tensor([0., 0.]) is not a number"),
