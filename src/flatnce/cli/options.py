@@ -140,13 +140,13 @@ def as_typed(message: str) -> str:
         flag, value = _typed[match[1]], match[2]
         if flag in _switches and value[:1] != "'":
             return f"--no-{flag[2:]}" if value == "False" else flag
-        if is_text := value[:1] in ("'", '"'):
-            value = shlex.quote(value[1:-1]) if flag else value
-        elif value[:1] in ("(", "["):
+        if value[:1] in ("'", '"'):
+            return f"{flag} {shlex.quote(value[1:-1])}" if flag else value
+        if value[:1] in ("(", "["):
             value = value[1:-1].replace(",", "")
-        if not is_text:  # nor in Python's form of a whole number, unless that was typed
-            numbers = re.compile(r"(?<!\S)(-?\d+)\.0(?!\S)")
-            value = numbers.sub(lambda got: got[0] if got[0] in _words else got[1], value)
+        # A whole number is written without Python's decimal, unless it was typed with it.
+        numbers = re.compile(r"(?<!\S)(-?\d+)\.0(?!\S)")
+        value = numbers.sub(lambda got: got[0] if got[0] in _words else got[1], value)
         return f"{flag} {value}".strip()
 
     names = "|".join(sorted(_typed, key=len, reverse=True))

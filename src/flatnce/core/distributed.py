@@ -29,7 +29,7 @@ def world_size() -> int:
 class _Gather(torch.autograd.Function):
     """Concatenation over ranks; its backward sums the gradients of the local rows of all ranks.
 
-    As below, second derivatives are an error: they would lack what other processes add.
+    Second derivatives are an error: they would lack the terms of the other processes.
     """
 
     @staticmethod
@@ -100,7 +100,7 @@ def device_for(local: Shaped[Tensor, "..."]) -> torch.device:
 
 
 class _MeanGradient(torch.autograd.Function):
-    """The identity, whose backward averages the gradient over processes, also an undefined one."""
+    """The identity; its backward averages the gradient over processes, an undefined one as 0."""
 
     @staticmethod
     def forward(ctx: Any, parameter: Tensor) -> Tensor:

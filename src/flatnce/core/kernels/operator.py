@@ -19,8 +19,7 @@ _INPUTS = (
     "Tensor anchors, Tensor? keys, Tensor beta, Tensor anchor_group, Tensor key_group, "
     "Tensor? left_out, Tensor? anchor_self, Tensor? key_self, bool same, ScalarType operands"
 )
-_WANTED = "bool mean, bool expected, bool hardest"
-_STATISTICS = f"({_INPUTS}, {_WANTED}) -> ({', '.join(['Tensor'] * 7)})"
+_STATISTICS = f"({_INPUTS}, bool mean, bool expected, bool hardest) -> ({'Tensor, ' * 6}Tensor)"
 _INCOMING = "Tensor? to_lse, Tensor? to_lse2, Tensor? to_mean, bool with_beta"
 _GRADIENT = (
     f"({_INPUTS}, Tensor lse, Tensor lse2, Tensor count, {_INCOMING}) -> (Tensor, Tensor, Tensor)"

@@ -383,8 +383,8 @@ class Objective(nn.Module, ABC):
         gradient) or held by a controller (in training), even if nothing is gathered.
 
         In training mode with a controller, a schedule or a queue, a call that
-        ``torch.utils.checkpoint`` repeats in the backward pass is an error. A compiled loss inside
-        a checkpoint cannot notice this.
+        ``torch.utils.checkpoint`` repeats in the backward pass is an error. In compiled code this
+        is not checked.
 
         Arguments:
             z1: (b, d) embeddings.
