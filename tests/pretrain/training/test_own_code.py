@@ -117,6 +117,10 @@ def test_a_config_carries_objects_and_writes_their_names():
         ({"augment": "own_things:number"}, "augment=3 cannot be called"),
         ({"augment": "shake"}, "augment='shake' does not name code of your own; give package"),
         ({"test_data": "cifar10"}, "test_data='cifar10' does not name code of your own"),
+        (
+            {"epoch_samples": 9},
+            "epoch_samples=9 is for an iterable data set, and own_things:Rows has 96 items; leave",
+        ),
         ({"data": "own_things:scalars"}, "own_things:scalars: item 0 is one number; give inputs"),
         (
             {"backbone": "own_things:frozen", "head_layers": 0},
@@ -434,6 +438,13 @@ def test_a_stopped_run_continues_bit_for_bit(case, tmp_path, monkeypatch):
     watched = [line for line in read_run(whole).metrics if line["kind"] == "watch"]
     assert len(watched) == 2 and watched[-1]["knn"] > 0.7
     assert read_run(whole).results["images"] == (100 if case == "stream" else 96)
+
+
+def test_the_samples_of_an_epoch_are_those_of_the_stream_and_not_of_its_test_data(tmp_path):
+    objects = {"data": own_things.Endless(), "test_data": own_things.Rows("test")}
+    train(quick(**CASES["stream"], epochs=1), tmp_path / "run", **objects)
+    found = evaluate_run(tmp_path / "run", ["knn", "mi"], device="cpu")
+    assert [one["test_images"] for one in found] == [96] * len(found)
 
 
 KILLED = """

@@ -95,13 +95,14 @@ def _is_label(value: Any) -> bool:
 def _class_number(value: Any) -> int:
     if value is None:
         return -1
+    plain = _plain(value)  # the types of few bits do not hold the limits
     # NaN and inf are refused, too.
-    if not (_is_label(value) and -1 <= value < MOST_CLASSES and value % 1 == 0):
+    if not (isinstance(plain, Real) and -1 <= plain < MOST_CLASSES and plain % 1 == 0):
         raise ValueError(
             f"its label is {value!r}; a label is a class number from 0 to {MOST_CLASSES - 1:,}, "
             "or -1 (none)"
         )
-    return int(value)
+    return int(plain)
 
 
 def as_tensor(value: Any, mode: str | None = None, name: str = "it") -> Tensor:
@@ -286,11 +287,6 @@ class OwnSet(Labelled):
     @property
     def epoch_samples(self) -> int:
         """Samples in an epoch of training."""
-        if not self.is_iterable and self.samples not in (None, len(self.items)):
-            raise ValueError(
-                f"epoch_samples={self.samples} is for an iterable data set, and {self.name} has "
-                f"{len(self.items)} items; leave it out"
-            )
         if not self.is_iterable or self.chosen is not None:
             return len(self)
         if self.samples is None and not hasattr(self.dataset, "__len__"):
