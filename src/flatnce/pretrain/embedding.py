@@ -167,7 +167,7 @@ def load(name: str | Path, *, step: int | None = None, device: str = "auto") -> 
         if loaded.ready:
             prepare = own_functions(loaded.config.data, "prepare").get("prepare")
         usual = (loaded.channels, loaded.size, loaded.size)
-        shape = getattr(network, "input_shape", usual)
+        shape = getattr(network, "flatnce_shape", usual)
         return Embedder(run_name(place), loaded.step, width, network, prepare, shape, chosen)
     if step is not None:
         raise ValueError(f"step={step} chooses a checkpoint of a run; {folder} is an export")

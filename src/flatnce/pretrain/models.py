@@ -31,6 +31,7 @@ __all__ = [
     "backbone",
     "head",
     "sync_batch_norm",
+    "width_of",
 ]
 
 
@@ -197,10 +198,11 @@ def _own_backbone(name: str, example: Tensor, pretrained: bool) -> nn.Module:
             f"{argument}={name!r} returns a {type(features).__name__}{shape} for {len(example)} "
             "inputs; its forward must return features (b, width)"
         )
-    known = {"width": features.shape[1], "input_shape": tuple(example.shape[1:])}
-    if any(repr(getattr(network, name, value)) != repr(value) for name, value in known.items()):
-        network = nn.Sequential(network)  # whose own attributes of these names stay
-    vars(network).update(known)
+    width, shape = features.shape[1], tuple(example.shape[1:])
+    # Not `width` alone, which the network may have for a purpose of its own.
+    vars(network).update({"flatnce_width": width, "flatnce_shape": shape})
+    if not hasattr(network, "width"):
+        vars(network)["width"] = width
     return network.train(training)
 
 
@@ -232,8 +234,8 @@ class Encoder(nn.Module):
 
     def __init__(self, backbone: nn.Module, head: nn.Module) -> None:
         super().__init__()
-        self.width = _width("backbone", backbone)
-        self.embedding_width = _width("head", head)
+        self.width = width_of("backbone", backbone)
+        self.embedding_width = width_of("head", head)
         first = next((part for part in head.modules() if isinstance(part, nn.Linear)), None)
         if first is not None and first.in_features != self.width:
             raise ValueError(
@@ -244,7 +246,7 @@ class Encoder(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Float[Tensor, "b width"], Float[Tensor, "b d"]]:
         """Features and embeddings of normalised images of shape (b, c, h, w)."""
-        own = hasattr(self.backbone, "input_shape")  # a user's module takes anything
+        own = hasattr(self.backbone, "flatnce_shape")  # a user's module takes anything
         if not own and (x.ndim != 4 or not x.is_floating_point()):
             raise ValueError(
                 f"x is {x.dtype} of shape {tuple(x.shape)}; pass floating-point images (batch, "
@@ -254,8 +256,9 @@ class Encoder(nn.Module):
         return features, self.head(features)
 
 
-def _width(role: str, module: nn.Module) -> int:
-    width = getattr(module, "width", None)
+def width_of(role: str, module: nn.Module) -> int:
+    """The width of what a backbone or a head makes."""
+    width = getattr(module, "flatnce_width", getattr(module, "width", None))
     if not isinstance(width, int):
         raise ValueError(
             f"{role}={type(module).__name__} has no attribute width (of its output); build "

@@ -168,12 +168,16 @@ class Widths(nn.Module):
         return self.layer(rows.reshape(-1, self.width, self.input_shape // 4)).mean(1)
 
 
-def test_the_attributes_of_a_users_network_stay(tmp_path):
+def test_the_attributes_and_the_names_of_the_weights_of_a_users_network_stay(tmp_path):
     config = quick(data=own_things.Rows(), backbone=Widths(), augment=own_things.shake)
     train(config, tmp_path / "run")
     loaded = load_encoder(tmp_path / "run").encoder
-    assert loaded.width == 16 and loaded.backbone.input_shape == (8,)
+    assert (loaded.width, loaded.backbone.width, loaded.backbone.input_shape) == (16, 4, 8)
+    assert loaded.backbone.state_dict().keys() == Widths().state_dict().keys()
     assert loaded(torch.zeros(3, 8))[0].shape == (3, 16)
+    assert flatnce.load(tmp_path / "run").embed(own_things.Rows().rows).shape == (96, 16)
+    with pytest.raises(ValueError, match=r"item has shape \(7,\), and .* shape \(8,\)"):
+        flatnce.load(tmp_path / "run").embed(torch.zeros(3, 7))
 
 
 def test_a_micro_batch_that_a_norm_refuses_is_named_as_what_it_is(tmp_path):

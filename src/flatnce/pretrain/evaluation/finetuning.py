@@ -21,6 +21,7 @@ from flatnce.pretrain.data.own_set import AnySet, loader_of
 from flatnce.pretrain.evaluation.features import device_of, extract, to_channels
 from flatnce.pretrain.evaluation.options import VALIDATION
 from flatnce.pretrain.evaluation.probe import Probe, check_training, choose
+from flatnce.pretrain.models import width_of
 
 FEW = 128  # images that are read without worker processes
 
@@ -144,8 +145,8 @@ class _Job:
         config, device = self.config, self.device
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed(self.seed)
-            network: Any = self.start()
-            classifier = nn.Linear(network.width, len(train_set.classes))
+            network = self.start()
+            classifier = nn.Linear(width_of("backbone", network), len(train_set.classes))
             model = _Finetuned(network, classifier).to(device).requires_grad_(True)
             batch = min(config.batch_size, len(train_set))
             # Batch norm cannot normalise a last batch of one image.

@@ -162,7 +162,7 @@ class Source:
         if self.settings["blur"] == "auto" and not self.ready:
             self.settings["blur"] = Views(self.size, seed=0).blur_probability
         usual = (self.channels, self.size, self.size)
-        self.shape: tuple[int, ...] = getattr(network, "input_shape", usual)
+        self.shape: tuple[int, ...] = getattr(network, "flatnce_shape", usual)
         numbers = Normalisation(*loaded.normalisation).channels(loaded.channels)
         self.mean, self.std = (tuple(column) for column in zip(*numbers, strict=True))
 

@@ -16,7 +16,14 @@ from flatnce.core.objectives.temperature import LearnedTemperature, Temperature
 from flatnce.core.pairs import KeyQueue
 from flatnce.environment import available_memory
 from flatnce.messages import format_bytes
-from flatnce.pretrain.models import Encoder, MomentumEncoder, backbone, head, sync_batch_norm
+from flatnce.pretrain.models import (
+    Encoder,
+    MomentumEncoder,
+    backbone,
+    head,
+    sync_batch_norm,
+    width_of,
+)
 from flatnce.pretrain.training.config import LossConfig, ModelConfig, TrainConfig
 
 __all__ = ["build_encoder", "build_objective"]
@@ -117,7 +124,7 @@ def build_encoder(model: ModelConfig, example: Tensor) -> Encoder:
         pretrained=model.pretrained,
         example=example,
     )
-    width = int(net.width)  # type: ignore[arg-type]  # an attribute of a module
+    width = width_of("backbone", net)
     needed, free = 4 * model.head_out * (model.head_hidden or width), available_memory()
     if free is not None and needed > free:
         raise ValueError(
