@@ -41,6 +41,9 @@ LOOKS = {
     "FlatNCE-ESS": {"color": "#0072b2", "marker": "D", "ls": "--"},
     "InfoNCE-ESS": {"color": "#d55e00", "marker": "^", "ls": "--"},
 }
+LEGEND = {"frameon": False, "loc": "upper left", "bbox_to_anchor": (1, 1)}
+HELD_OUT = 5000
+"""How many training images the runs of the tuning seed are judged on."""
 PRINTED = {
     (("FlatNCE", 32), ("FlatNCE", 128)): "−2",
     (("FlatNCE", 32), ("InfoNCE", 128)): "+2",
@@ -237,6 +240,11 @@ def tables(records):
 # Pictures.
 
 
+def half_interval(accuracy):
+    """Half the 95 % interval of an accuracy in per cent, for the draw of the held-out images."""
+    return 1.96 * (accuracy * (100 - accuracy) / HELD_OUT) ** 0.5
+
+
 def band(axes, runs, key, **look):
     """The mean of a number over seeds by epoch, with ± one standard deviation."""
     epochs = [line["epoch"] for line in runs[0]["metrics"]]
@@ -271,52 +279,38 @@ def draw_1(figure, records):
         axes.annotate(
             words,
             (1, top),
-            (-2, -11),
+            (-2, 3),
             textcoords="offset points",
             ha="right",
             xycoords=("axes fraction", "data"),
             color="#555555",
         )
         axes.set(xlabel="epoch", ylabel="mutual information (nats)")
-    batch.set(title="In the batch of 32", ylim=(0, None))
-    pool.set(title="In a pool of 10,000", xticks=(50, 100), xlim=(45, 105), ylim=(4, None))
-    pool.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    batch.set(title="In the batch of 32", ylim=(0, 4.7))
+    pool.set(title="In a pool of 10,000", xticks=(50, 100), xlim=(45, 105), ylim=(4, 10))
+    pool.legend(**LEGEND)
 
 
 def draw_2(figure, records):
-    axes = figure.subplots()
-    for objective, name in NAMES.items():
-        held = [
-            100 * best(fixed_temperatures(records, objective, b))["evaluation"]["linear"]
-            for b in BATCHES
-        ]
-        axes.plot(
-            BATCHES,
-            held,
-            color=COLOURS[objective],
-            marker=LOOKS[name]["marker"],
-            mfc="white",
-            ls=":",
-            label=f"{name}, one seed, held-out images",
-        )
-    for (arm, look), beside in zip(LOOKS.items(), (0.94, 0.98, 1.02, 1.06), strict=True):
-        found = [[*accuracies(records, arm, batch).values()] for batch in BATCHES]
-        batches, found = zip(
-            *((b, f) for b, f in zip(BATCHES, found, strict=True) if f), strict=True
-        )
-        means, sds = ([f(one) for one in found] for f in (statistics.fmean, statistics.stdev))
-        axes.errorbar(
-            [batch * beside for batch in batches],
-            means,
-            sds,
-            capsize=2,
-            label=f"{arm}, five seeds, test images",
-            **look,
-        )
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(BATCHES, [str(batch) for batch in BATCHES])
-    axes.set(xlabel="batch size", ylabel="linear accuracy (%)")
-    axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    test, tuning = figure.subplots(1, 2, sharey=True)
+    for (arm, look), beside in zip(LOOKS.items(), (0.91, 0.97, 1.03, 1.1), strict=True):
+        found = {b: [*accuracies(records, arm, b).values()] for b in BATCHES}
+        found = {batch * beside: values for batch, values in found.items() if values}
+        means, sds = ([f(v) for v in found.values()] for f in (statistics.fmean, statistics.stdev))
+        test.errorbar([*found], means, sds, capsize=2, label=arm, markersize=4, **look)
+    for (objective, name), beside in zip(NAMES.items(), (0.96, 1.04), strict=True):
+        runs = {b: best(fixed_temperatures(records, objective, b)) for b in BATCHES}
+        linear = [100 * run["evaluation"]["linear"] for run in runs.values()]
+        half = [half_interval(value) for value in linear]
+        places = [batch * beside for batch in runs]
+        tuning.errorbar(places, linear, half, capsize=2, markersize=4, **LOOKS[name])
+    test.set(title="Test images: mean ± sd of five seeds", ylabel="linear accuracy (%)")
+    tuning.set(title="Held-out images: one seed, 95 % interval")
+    for axes in (test, tuning):
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(BATCHES, [str(batch) for batch in BATCHES])
+        axes.set(xlabel="batch size", xlim=(26, 640))
+    tuning.legend(*test.get_legend_handles_labels(), **LEGEND)
 
 
 def draw_4(figure, records):
@@ -346,7 +340,7 @@ def draw_4(figure, records):
                 )
         axes.set(xlabel=f"{title} at the end (nats)")
     pool.set(ylabel="linear accuracy (%)")
-    batch.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    batch.legend(**LEGEND)
 
 
 def draw_5(figure, records):
@@ -360,12 +354,12 @@ def draw_5(figure, records):
         for name, runs in groups_of_figure_1(records).items():
             band(axes, runs, key, **look_of(name) | {"marker": None})
         axes.set(xlabel="epoch", ylabel="share", title=title, ylim=(0, None))
-    panels[1].legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    panels[1].legend(**LEGEND)
 
 
 def draw_6(figure, records):
     panels = figure.subplots(1, 2)
-    for objective, name in NAMES.items():
+    for (objective, name), beside in zip(NAMES.items(), (-0.004, 0.004), strict=True):
         runs = sorted(targets(records, objective), key=target_of)
         fixed = best(fixed_temperatures(records, objective, 256))
         for axes, value in zip(
@@ -374,9 +368,13 @@ def draw_6(figure, records):
             strict=True,
         ):
             look = {"color": COLOURS[objective]}
-            axes.plot(
-                [target_of(r) for r in runs],
-                [value(r) for r in runs],
+            found = [value(r) for r in runs]
+            axes.errorbar(
+                [target_of(r) + beside for r in runs],
+                found,
+                [half_interval(one) for one in found],
+                capsize=2,
+                markersize=4,
                 marker=LOOKS[name]["marker"],
                 label=f"{name}, ESS held",
                 **look,
@@ -387,7 +385,7 @@ def draw_6(figure, records):
             axes.set(xlabel="ESS target")
     panels[0].set(title="Epoch 50", ylabel="kNN accuracy (%)")
     panels[1].set(title="Epoch 100", ylabel="linear accuracy (%)")
-    panels[1].legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    panels[1].legend(**LEGEND)
 
 
 PICTURES = {1: draw_1, 2: draw_2, 4: draw_4, 5: draw_5, 6: draw_6}
@@ -400,8 +398,7 @@ def main():
     plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
     records = list(read_all(HERE / "records").values())
     for number, draw in PICTURES.items():
-        width = 5.2 if number == 2 else 7.5
-        figure = plt.figure(figsize=(width, 2.8), layout="constrained")
+        figure = plt.figure(figsize=(7.5, 2.8), layout="constrained")
         draw(figure, records)
         figure.savefig(HERE / f"paper_{number}.png", dpi=130)
         plt.close(figure)
