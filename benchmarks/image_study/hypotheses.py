@@ -327,26 +327,16 @@ def findings(records):
     return [*sorted(found, key=lambda one: one.hypothesis), tenth(records), *eleventh(records)]
 
 
-def rows(found, heads):
-    """A table with a row per finding."""
-    names = (*heads, "95 % interval", "supported if", "verdict")
+def table(records):
+    """A row per measure of every hypothesis."""
+    names = ("measure", "n", "estimate", "95 % interval", "supported if", "verdict")
     lines = [f"| | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
-    for one in found:
+    for one in findings(records):
         needed = CRITERIA[one.hypothesis]
         n = one.counted or one.n
         cells = (one.hypothesis, one.of, n, one.estimate, one.interval, needed, one.verdict)
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines)
-
-
-def main_comparison(records):
-    """A row per difference of piece 5."""
-    return rows(of_piece_5(records), ("difference, linear", "n", "mean"))
-
-
-def table(records):
-    """A row per measure of every hypothesis."""
-    return rows(findings(records), ("measure", "n", "estimate"))
 
 
 def settled():

@@ -25,12 +25,27 @@ from choices import (
     targets,
     temperature_of,
 )
-from hypotheses import ARMS, main_comparison, runs_of_curve, table
+from hypotheses import ARMS, difference, runs_of_curve, signed, table
 from records import read_all
 
 HERE = Path(__file__).parent
 README, RESULTS = HERE / "README.md", HERE.parents[1] / "docs" / "results.md"
 ESS = HERE.parents[1] / "docs" / "explain" / "effective-sample-size.md"
+PAIRS = [
+    (("FlatNCE", 32), ("InfoNCE", 32)),
+    (("FlatNCE-ESS", 32), ("InfoNCE-ESS", 32)),
+    (("FlatNCE", 128), ("InfoNCE", 128)),
+    (("FlatNCE-ESS", 128), ("InfoNCE", 128)),
+    (("FlatNCE-ESS", 128), ("InfoNCE-ESS", 128)),
+    (("FlatNCE-ESS", 32), ("InfoNCE", 128)),
+    (("FlatNCE", 32), ("InfoNCE", 128)),
+    (("FlatNCE", 32), ("FlatNCE", 128)),
+    (("FlatNCE-ESS", 32), ("FlatNCE", 32)),
+    (("FlatNCE-ESS", 128), ("FlatNCE", 128)),
+    (("InfoNCE-ESS", 32), ("InfoNCE", 32)),
+    (("InfoNCE-ESS", 128), ("InfoNCE", 128)),
+]
+"""The arms of piece 5, each with its batch, whose difference is shown."""
 ESTIMATORS = ("raw", "row", "pooled", "running", "images", "closed", "closed-running")
 
 
@@ -139,6 +154,16 @@ def comparison(records):
     return "\n".join(lines)
 
 
+def differences(records):
+    """A row per pair of arms of piece 5: the mean difference and its interval by two measures."""
+    lines = ["| difference, with the batch sizes | linear | kNN, k = 20 |", "|---" * 3 + "|"]
+    for pair in PAIRS:
+        found = [difference(records, *pair, measure) for measure in ("linear", "knn_20")]
+        cells = [f"{one.mean:+.2f} ({one.low:.2f} to {one.high:.2f})" for one in found]
+        lines.append(f"| {found[0].of} | {' | '.join(map(signed, cells))} |")
+    return "\n".join(lines)
+
+
 def curve(records):
     """A row per temperature of piece 6 and objective: means over the seeds that have been run."""
     names = ("τ", "objective", "n", "linear", "kNN, k = 20", "kNN, k = 200", "ESS, raw", "gain")
@@ -231,10 +256,9 @@ def tables():
         "rates": rates(records),
         "fixed": fixed(records),
         "targets": targeted(records),
-        "comparison": comparison(records),
         "arms": arms(records),
-        "hypotheses": main_comparison(records),
         "curve": curve(records),
+        "ends": arms(records, piece=6),
         "parts": parts(records),
         "invariance": invariance(_studies("ess_invariance.json"), 0.3),
         "all-runs": all_runs(_studies("ess_invariance_all_runs.json")),
@@ -248,7 +272,8 @@ def tables():
 def pages():
     """The tables of each page, by the name of their block."""
     records = list(read_all(HERE / "records").values())
-    leading = {"comparison": comparison(records), "hypotheses": table(records)}
+    leading = {"comparison": comparison(records), "differences": differences(records)}
+    leading["hypotheses"] = table(records)
     small = {"small-batches": small_batches.table(small_batches.recorded())}
     paper = paper_figures.tables(records)
     return {README: tables(), RESULTS: leading, ESS: small, paper_figures.PAGE: paper}
