@@ -315,7 +315,7 @@ def test_train_starts_a_run_with_its_settings_and_passes_the_rest_on(monkeypatch
     config, _, rest = calls.pop()
     assert config.data.data.value is own and rest.pop("report")
     assert config.model.backbone == "network" and rest == {"evaluate": ("knn", "linear")}
-    with pytest.raises(ValueError, match=r"^stem=small has no effect here, it is for a ResNet"):
+    with pytest.raises(ValueError, match=r"^stem='small' has no effect here, it is for a ResNet"):
         flatnce.train(own, encoder=torch.nn.Linear(8, 8), stem="small")
     with pytest.raises(TypeError, match="multiple values for keyword argument 'backbone'"):
         flatnce.train(own, encoder="network", backbone="resnet50")

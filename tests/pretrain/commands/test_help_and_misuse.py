@@ -78,6 +78,8 @@ def test_help_says_what_an_argument_is_for_this_command(typed, said, capsys):
             2,
             "--head-out 7 has no effect here, it is",
         ),
+        ("train digits --head-layers 1 --no-head-norm", 2, "--no-head-norm has no effect here"),
+        ("train digits --epoch-samples 9", 2, "--epoch-samples 9 is for data of your own, not"),
         ("train digits --decode-size 9", 2, "--decode-size 9: the images of digits are 8 x 8"),
         ("train digits --ess 2", 2, "--ess 2 is not an ESS; give a number in (0, 1]"),
         (
@@ -99,6 +101,7 @@ def test_help_says_what_an_argument_is_for_this_command(typed, said, capsys):
         ("sweep digits --gamma 1 2", 2, "--gamma 1 has no effect here"),
         ("sweep digits --seed 0 1 --gamma 1", 2, "--gamma 1 has no effect here"),
         ("sweep digits --ess-rate 0.1 0.2", 2, "it is for a target such as --ess 0.075"),
+        ("sweep a:b --seed 0 1 --skip-unreadable", 2, "--skip-unreadable has no effect here"),
         ("sweep --resume", 2, "`flatnce sweep --resume NAME`"),
         ("sweep --resume nothing", 2, "--resume nothing is not a sweep"),
         ("data", 2, "name a data set"),

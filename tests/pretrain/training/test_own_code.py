@@ -187,7 +187,7 @@ def test_a_micro_batch_that_a_norm_refuses_is_named_as_what_it_is(tmp_path):
 
 
 def test_settings_of_own_data_need_own_data(tmp_path):
-    with pytest.raises(ValueError, match="augment='a:b' belongs to data of your own, and data='d"):
+    with pytest.raises(ValueError, match="augment='a:b' is for data of your own, not for data='d"):
         TrainConfig().override(augment="a:b")
     with pytest.raises(TypeError, match="'encodr'"):
         train(quick(**NAMES), tmp_path / "run", encodr=nn.Identity())

@@ -71,8 +71,8 @@ class DataConfig:
             value = getattr(self, name)
             if value is not None and not is_own(self.data):
                 raise ValueError(
-                    f"{name}={value!r} belongs to data of your own, and data={self.data!r}; name "
-                    "a data set of your own, package.module:function"
+                    f"{name}={value!r} is for data of your own, not for data={self.data!r}; name a "
+                    "data set of your own, package.module:function"
                 )
             if isinstance(value, str) and not is_own(value):
                 raise ValueError(
@@ -434,6 +434,5 @@ def refuse_unused(configs: Sequence[TrainConfig], given: Iterable[str]) -> None:
         needs["head_out"] = "a head that has layers:"
     for leaf in given:
         if leaf in needs:
-            value = str(configs[0].flat()[leaf]).removesuffix(".0")
-            said = f"{leaf}={value} has no effect here, it is for {needs[leaf]}"
-            raise ValueError(f"{said} leave it out")
+            said = f"{leaf}={configs[0].flat()[leaf]!r} has no effect here"
+            raise ValueError(f"{said}, it is for {needs[leaf]} leave it out")
