@@ -198,11 +198,10 @@ def _own_backbone(name: str, example: Tensor, pretrained: bool) -> nn.Module:
             f"{argument}={name!r} returns a {type(features).__name__}{shape} for {len(example)} "
             "inputs; its forward must return features (b, width)"
         )
-    width, shape = features.shape[1], tuple(example.shape[1:])
-    # Not `width` alone, which the network may have for a purpose of its own.
-    vars(network).update({"flatnce_width": width, "flatnce_shape": shape})
-    if not hasattr(network, "width"):
-        vars(network)["width"] = width
+    known = {"flatnce_width": features.shape[1], "flatnce_shape": tuple(example.shape[1:])}
+    vars(network).update(known)
+    if not hasattr(network, "width"):  # which it may use for another number
+        vars(network)["width"] = features.shape[1]
     return network.train(training)
 
 

@@ -97,7 +97,7 @@ def _class_number(value: Any) -> int:
         return -1
     plain = _plain(value)  # the types of few bits do not hold the limits
     # NaN and inf are refused, too.
-    if not (isinstance(plain, Real) and -1 <= plain < MOST_CLASSES and plain % 1 == 0):
+    if not (isinstance(plain, int | float) and -1 <= plain < MOST_CLASSES and plain % 1 == 0):
         raise ValueError(
             f"its label is {value!r}; a label is a class number from 0 to {MOST_CLASSES - 1:,}, "
             "or -1 (none)"

@@ -71,8 +71,8 @@ class DataConfig:
             value = getattr(self, name)
             if value is not None and not is_own(self.data):
                 raise ValueError(
-                    f"{name}={value!r} is for data of your own, not for data={self.data!r}; name a "
-                    "data set of your own, package.module:function"
+                    f"{name}={value!r} is for data of your own, not for data={self.data!r}; name "
+                    "a data set of your own, package.module:function"
                 )
             if isinstance(value, str) and not is_own(value):
                 raise ValueError(
