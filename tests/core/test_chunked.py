@@ -51,6 +51,16 @@ def test_equal_rows_are_symmetric_only_with_equal_groups_and_gradients(constant)
     assert_as_dense(random(8, 3), selection, ("lse",), constant)
 
 
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("same", [False, True], ids=["negatives", "positives"])
+def test_equal_rows_are_not_symmetric_where_one_of_two_scores_is_left_out(same) -> None:
+    groups, left_out = torch.arange(8) % 4, torch.zeros(8, 8, dtype=torch.bool)
+    left_out[1, 2] = left_out[6, 3] = left_out[0, 4] = True
+    places = torch.arange(8)
+    selection = Selection(groups, groups, left_out, places, places, same)
+    assert_as_dense(random(8, 3), selection, ("lse",))
+
+
 def test_large_scores_of_shared_rows_have_the_dense_gradients() -> None:
     """Their exponentials overflow, those of their differences do not."""
     groups = torch.arange(10) % 5
@@ -127,6 +137,15 @@ def test_a_statistic_that_one_record_lacks_is_left_out_of_both_together() -> Non
     both = dense.RowStatistics.concatenate([full, full])
     assert list(both.present()) == list(full.present())
     assert torch.equal(both.mean, torch.cat([full.mean, full.mean]))
+
+
+def test_the_largest_score_of_half_rows_is_that_of_the_same_rows_in_float32() -> None:
+    rows, groups = random(9, 4).bfloat16(), torch.arange(9)
+    given = torch.tensor(7.0), Selection(groups, groups), ("hardest",)
+    half = chunked.row_statistics(rows, rows, *given)
+    torch.testing.assert_close(
+        half.hardest, dense.row_statistics(rows.float(), rows.float(), *given).top
+    )
 
 
 # --- Rows without scores, and tensors without numbers --------------------------------------------

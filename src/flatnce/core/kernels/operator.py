@@ -104,7 +104,7 @@ def as_operator(
         )
         hardest = None
         if "hardest" in extras:
-            score = (beta * (anchors * keys[place]).sum(dim=1)).to(lse.dtype)
+            score = beta * (anchors.to(lse.dtype) * keys[place]).sum(dim=1)
             hardest = torch.where(count > 0, score, floor_of(lse.dtype))
         return RowStatistics(
             lse,
