@@ -488,7 +488,8 @@ def main_comparison(found):
     assert all(one.excludes_0 and one.mean > 0 for one in at_32)
     yield "**At batch 32, FlatNCE is better** than InfoNCE, with tuned temperatures and", RESULTS
     ends = " and ".join(one.ends for one in at_32)
-    yield f"of H1, H2, H4 and H5 (Bonferroni), both intervals exclude 0 ({ends})", RESULTS
+    told = "of [H1, H2, H4 and H5](#the-hypotheses) (Bonferroni), both intervals exclude"
+    yield f"{told} 0 ({ends})", RESULTS
     told = "At batch 32 FlatNCE is better than InfoNCE, at tuned temperatures (H2) and at ESS"
     yield told, OWN
 
