@@ -24,7 +24,7 @@ def make_trained(name="small", *, stem="auto", size=8, channels=1, step=30, **se
     asked = {"data": "digits", "epochs": 5, "batch_size": 64, "head_out": 16, **settings}
     config = TrainConfig().override(**asked, backbone=name, stem=stem)
     numbers = ((MEAN,) * channels, (STD,) * channels)
-    return LoadedEncoder(encoder, config, step, numbers, channels, size)
+    return LoadedEncoder(encoder, config, step, numbers, channels, size, (channels, size, size))
 
 
 @contextmanager

@@ -161,14 +161,12 @@ def load(name: str | Path, *, step: int | None = None, device: str = "auto") -> 
     if folder is None:
         place = find_run(name, "name")
         loaded = load_encoder(place, step, chosen)
-        network, width = loaded.encoder.backbone, loaded.encoder.width
         mean, std = loaded.normalisation
         prepare = CentreCrop(loaded.size, mean=mean, std=std)
         if loaded.ready:
             prepare = own_functions(loaded.config.data, "prepare").get("prepare")
-        usual = (loaded.channels, loaded.size, loaded.size)
-        shape = getattr(network, "flatnce_shape", usual)
-        return Embedder(run_name(place), loaded.step, width, network, prepare, shape, chosen)
+        facts = (run_name(place), loaded.step, loaded.encoder.width, loaded.encoder.backbone)
+        return Embedder(*facts, prepare, loaded.shape, chosen)
     if step is not None:
         raise ValueError(f"step={step} chooses a checkpoint of a run; {folder} is an export")
     config = exporting.read_config(folder)[exporting.MARK]

@@ -198,10 +198,9 @@ def _own_backbone(name: str, example: Tensor, pretrained: bool) -> nn.Module:
             f"{argument}={name!r} returns a {type(features).__name__}{shape} for {len(example)} "
             "inputs; its forward must return features (b, width)"
         )
-    known = {"flatnce_width": features.shape[1], "flatnce_shape": tuple(example.shape[1:])}
-    vars(network).update(known)
-    if not hasattr(network, "width"):  # which it may use for another number
-        vars(network)["width"] = features.shape[1]
+    # The network may use `width` for another number.
+    names = ("flatnce_width",) if hasattr(network, "width") else ("flatnce_width", "width")
+    vars(network).update(dict.fromkeys(names, features.shape[1]))
     return network.train(training)
 
 
@@ -233,8 +232,7 @@ class Encoder(nn.Module):
 
     def __init__(self, backbone: nn.Module, head: nn.Module) -> None:
         super().__init__()
-        self.width = width_of("backbone", backbone)
-        self.embedding_width = width_of("head", head)
+        self.width, self.embedding_width = width_of(backbone), width_of(head, "head")
         first = next((part for part in head.modules() if isinstance(part, nn.Linear)), None)
         if first is not None and first.in_features != self.width:
             raise ValueError(
@@ -245,7 +243,7 @@ class Encoder(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Float[Tensor, "b width"], Float[Tensor, "b d"]]:
         """Features and embeddings of normalised images of shape (b, c, h, w)."""
-        own = hasattr(self.backbone, "flatnce_shape")  # a user's module takes anything
+        own = hasattr(self.backbone, "flatnce_width")  # a user's module takes anything
         if not own and (x.ndim != 4 or not x.is_floating_point()):
             raise ValueError(
                 f"x is {x.dtype} of shape {tuple(x.shape)}; pass floating-point images (batch, "
@@ -255,15 +253,15 @@ class Encoder(nn.Module):
         return features, self.head(features)
 
 
-def width_of(role: str, module: nn.Module) -> int:
-    """The width of what a backbone or a head makes."""
-    width = getattr(module, "flatnce_width", getattr(module, "width", None))
-    if not isinstance(width, int):
+def width_of(module: nn.Module, role: str = "backbone") -> int:
+    """The width of the features of a backbone, or of the embeddings of a head."""
+    found = getattr(module, "flatnce_width", getattr(module, "width", None))
+    if not isinstance(found, int):
         raise ValueError(
             f"{role}={type(module).__name__} has no attribute width (of its output); build "
             f"it with flatnce.pretrain.models.{role}, or set {role}.width"
         )
-    return width
+    return found
 
 
 def head(

@@ -119,7 +119,7 @@ def test_a_config_carries_objects_and_writes_their_names():
         ({"test_data": "cifar10"}, "test_data='cifar10' does not name code of your own"),
         (
             {"epoch_samples": 9},
-            "epoch_samples=9 is for an iterable data set, and own_things:Rows has 96 items; leave",
+            "epoch_samples=9 is for an iterable data set, which own_things:Rows is not; leave it",
         ),
         ({"data": "own_things:scalars"}, "own_things:scalars: item 0 is one number; give inputs"),
         (
@@ -612,6 +612,15 @@ def test_evaluation_does_not_need_the_augmentation_and_code_of_a_program_may_be_
         use_objects(tmp_path / "run", augment=own_things.shake_all)
     use_objects(tmp_path / "run", augment=own_things.shake)
     assert evaluate_run(tmp_path / "run", "mi", device="cpu")
+
+
+def test_inputs_that_are_not_square_are_exported_and_loaded_in_their_shape(tmp_path):
+    pairs = [(torch.rand(3, 8, 12), torch.rand(3, 8, 12)) for _ in range(64)]
+    train(quick(data=pairs, backbone="small", watch_every=0.0), tmp_path / "run")
+    folder = export(tmp_path / "run", "torch", tmp_path / "out")
+    described = json.loads((folder / "config.json").read_text())["flatnce"]
+    assert described["input"]["shape"] == [3, 8, 12]
+    assert flatnce.load(tmp_path / "run").shape == (3, 8, 12)
 
 
 def test_an_encoder_by_its_import_path_is_exported_and_one_that_is_an_object_is_not(run, tmp_path):

@@ -146,7 +146,7 @@ class _Job:
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed(self.seed)
             network = self.start()
-            classifier = nn.Linear(width_of("backbone", network), len(train_set.classes))
+            classifier = nn.Linear(width_of(network), len(train_set.classes))
             model = _Finetuned(network, classifier).to(device).requires_grad_(True)
             batch = min(config.batch_size, len(train_set))
             # Batch norm cannot normalise a last batch of one image.

@@ -150,7 +150,7 @@ class Source:
         self.run, self.name = read_run(directory), directory.resolve().name
         network = loaded.encoder.backbone.float()
         self.backbone = network.to(memory_format=torch.contiguous_format)
-        self.width = loaded.encoder.width
+        self.width, self.ready = loaded.encoder.width, loaded.ready
         self.settings, self.step = loaded.config.flat(), loaded.step
         self.architecture = str(self.settings["backbone"])
         self.from_torchvision = self.architecture in RESNETS
@@ -158,11 +158,9 @@ class Source:
         self.stem = "auto"
         if self.from_torchvision:
             self.stem = "small" if isinstance(network.maxpool, nn.Identity) else "standard"
-        self.channels, self.size, self.ready = loaded.channels, loaded.size, loaded.ready
+        self.channels, self.size, self.shape = loaded.channels, loaded.size, loaded.shape
         if self.settings["blur"] == "auto" and not self.ready:
             self.settings["blur"] = Views(self.size, seed=0).blur_probability
-        usual = (self.channels, self.size, self.size)
-        self.shape: tuple[int, ...] = getattr(network, "flatnce_shape", usual)
         numbers = Normalisation(*loaded.normalisation).channels(loaded.channels)
         self.mean, self.std = (tuple(column) for column in zip(*numbers, strict=True))
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from flatnce.core import distributed
-from flatnce.messages import counted
 from flatnce.own_code import is_own, naming, own_object
 from flatnce.pretrain.data import (
     CATALOG,
@@ -133,10 +132,8 @@ def example_of(config: TrainConfig, shape: Sequence[int], source: AnySet | None 
     """Two inputs of the encoder: blank views of images of a shape, or those of a user's data."""
     samples = config.data.epoch_samples
     if samples and isinstance(source, OwnSet) and samples != source.epoch_samples:
-        raise ValueError(
-            f"epoch_samples={samples} is for an iterable data set, and {source.name} has "
-            f"{counted(len(source), 'item')}; leave it out"
-        )
+        said = f"epoch_samples={samples} is for an iterable data set, which {source.name} is not"
+        raise ValueError(f"{said}; leave it out")
     if isinstance(source, OwnSet) and source.stage == "views":
         shape, network = tuple(source.example.shape[1:]), config.model.backbone
         if len(shape) != 3 and not is_own(network):

@@ -124,15 +124,14 @@ def build_encoder(model: ModelConfig, example: Tensor) -> Encoder:
         pretrained=model.pretrained,
         example=example,
     )
-    width = width_of("backbone", net)
-    needed, free = 4 * model.head_out * (model.head_hidden or width), available_memory()
+    needed, free = 4 * model.head_out * (model.head_hidden or width_of(net)), available_memory()
     if free is not None and needed > free:
         raise ValueError(
             f"head_out={model.head_out:,}: the head needs {format_bytes(needed)}, and "
             f"{format_bytes(free)} are free; use fewer"
         )
     projection = head(
-        width,
+        width_of(net),
         layers=model.head_layers,
         hidden=model.head_hidden,
         out=model.head_out,

@@ -200,6 +200,7 @@ class LoadedEncoder:
     normalisation: tuple[Sequence[float], Sequence[float]]
     channels: int  #: Channels of an image.
     size: int  #: Side of an image in training, in pixels.
+    shape: tuple[int, ...]  #: Shape of an input in training.
     ready: bool = False  #: Whether a user's own code made the views.
 
 
@@ -216,11 +217,11 @@ def load_encoder(
     config, found = read_saved(directory, step)
     channels, size = found.state["channels"], found.state["size"]
     model = config.override(pretrained=False).model  # do not download published weights
-    shape = found.state.get("shape", (channels, size, size))
+    shape = tuple(found.state.get("shape", (channels, size, size)))
     example = torch.zeros(2, *shape, dtype=getattr(torch, found.state.get("dtype", "float32")))
     encoder = build_encoder(model, example)
     found.restore(encoder, prefix="encoder.")
     encoder.to(device).eval()
     ready = found.state.get("ready", False)
     pixels = normalisation(config.data.data, channels, ready)
-    return LoadedEncoder(encoder, config, found.step, pixels, channels, size, ready)
+    return LoadedEncoder(encoder, config, found.step, pixels, channels, size, shape, ready)
