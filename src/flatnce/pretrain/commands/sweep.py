@@ -18,13 +18,7 @@ from flatnce.cli.options import option_of, own_arguments, parse_options
 from flatnce.messages import check_fields, format_bytes, say
 from flatnce.pretrain.commands import Switch
 from flatnce.pretrain.commands.runs import show_runs
-from flatnce.pretrain.commands.train import (
-    option_value,
-    print_help,
-    renamed_in,
-    split_data,
-    typed_settings,
-)
+from flatnce.pretrain.commands.train import option_value, print_help, renamed_in, split_data
 from flatnce.pretrain.runs.folder import SWEEP, find_sweep, new_folder, run_name
 from flatnce.pretrain.runs.listing import over_seeds, summary_of
 from flatnce.pretrain.training.config import TrainConfig, refuse_unused, starting_config
@@ -70,7 +64,7 @@ def run(arguments: list[str]) -> int:
     start = starting_config(data, option_value("--preset", typed))
     rest, values = split_options(typed, start.flat())
     configs = grid_configs(rest, values, lambda line: _options(line, start).config)
-    refuse_unused([*configs.values()], typed_settings(typed))
+    refuse_unused([*configs.values()], [one for one in typed if one.startswith("--")])
     options = _options(rest, start)
     from flatnce.pretrain.sweeping.sweep import varied
 

@@ -60,7 +60,7 @@ def run(arguments: list[str]) -> int:
     start = starting_config(data, option_value("--preset", rest))
     options = parse_options(TrainOptions, "train DATA", rest, TrainOptions(start))
     config, quiet = options.config, options.json or options.quiet
-    refuse_unused([config], typed_settings(rest))
+    refuse_unused([config], [one for one in rest if one.startswith("--")])
     directory = new_folder(options.name, config.usual_name)
     if options.evaluate:
         expand(options.evaluate)  # refuses an unknown name before training
@@ -168,12 +168,6 @@ def print_help(arguments: list[str], command: str, kind: Callable[..., object]) 
     config = starting_config(data, option_value("--preset", arguments))
     presets = {"presets": {name: text for name, (text, _) in PRESETS.items()}}
     return print_short_help(arguments, command, kind(config=config), presets)
-
-
-def typed_settings(arguments: Sequence[str]) -> list[str]:
-    """The settings that options of a command line give, a switch also where it is turned off."""
-    typed = (argument[2:] for argument in arguments if argument.startswith("--"))
-    return [option.removeprefix("no-").replace("-", "_") for option in typed]
 
 
 def option_value(flag: str, arguments: Sequence[str]) -> str | None:

@@ -301,12 +301,13 @@ class OwnSet(Labelled):
         chosen = self._chosen(indices)
         known = {"items": self.items, "classes": self.classes, "labels": self.labels[chosen]}
         made = copy(self)  # without another check of every id
-        vars(made).update(known, chosen=self.numbers_at(chosen))
+        vars(made).update(known, chosen=self.numbers[chosen])
         return made
 
-    def numbers_at(self, places: Tensor) -> Tensor:
-        """The numbers of the items at some places of the set."""
-        return places if self.chosen is None else self.chosen[places]
+    @property
+    def numbers(self) -> Tensor:
+        """The numbers of the items in the set."""
+        return torch.arange(len(self)) if self.chosen is None else self.chosen
 
     @cached_property
     def example(self) -> Tensor:
@@ -353,7 +354,7 @@ class OwnSet(Labelled):
             except ValueError as error:
                 said = f"{self.name}: item {len(labels)} cannot be used: {error}"
                 raise ValueError(said) from error
-            return torch.tensor(labels)[self.numbers_at(torch.arange(len(self)))]
+            return torch.tensor(labels)[self.numbers]
         with generators_restored():
             labelled = _has_label(self.items[0])
         if not labelled:
@@ -386,7 +387,7 @@ class OwnSet(Labelled):
         ``roles`` are the functions that the inputs went through, if the set has them.
         """
         bad = indices.cpu()[~inputs.isfinite().flatten(1).all(1).cpu()]
-        numbers = self.numbers_at(bad).tolist()
+        numbers = self.numbers[bad].tolist()
         if not numbers:
             return "", ""
         two = " or its positive" if "augment" in roles and self.positives is not None else ""
@@ -589,8 +590,8 @@ class OwnLoader(Streaming):
             yield Batch(indices, inputs[:, 0] if self.stage == "images" else inputs, labels)
 
     def _indexed(self, reader: Reader, start: int) -> Iterator[tuple[Tensor, ...]]:
-        ours = list(self.batching.epoch(reader.key[1], start))
-        numbers = [self.own.numbers_at(batch).tolist() for batch in ours]
+        ours, every = list(self.batching.epoch(reader.key[1], start)), self.own.numbers
+        numbers = [every[batch].tolist() for batch in ours]
         for indices, found in zip(ours, self._made(reader, batch_sampler=numbers), strict=True):
             yield indices, *found
 

@@ -157,16 +157,15 @@ def image_folder(path: str | Path, split: str) -> FolderSet:
         )
     name, classes = folder.resolve().name, _subfolders(parts[split], parts.values())
     # The evaluation reads the parts train and test.
-    if other := parts.get("test" if split == "train" else "train"):
-        differing = sorted(set(classes) ^ set(_subfolders(other, parts.values())))
-        if differing:
-            said = (
-                f"{parts[split]} and {other} have different class folders, so their labels would "
-                f"not agree: {', '.join(differing[:3])}; give both the same class folders"
-            )
-            if split != "train":
-                raise DamagedData(said)
-            warnings.warn(f"{said} before the evaluation", FlatnceWarning, stacklevel=3)
+    other = parts.get("test" if split == "train" else "train", parts[split])
+    if differing := sorted(set(classes) ^ set(_subfolders(other, parts.values()))):
+        said = (
+            f"{parts[split]} and {other} have different class folders, so their labels would not "
+            f"agree: {', '.join(differing[:3])}; give both the same class folders"
+        )
+        if split != "train":
+            raise DamagedData(said)
+        warnings.warn(f"{said} before the evaluation", FlatnceWarning, stacklevel=3)
     outside = image_files(parts[split], deep=False)
     if classes and outside:
         said = f"left out: {counted(len(outside), 'image')} beside the class folders of"

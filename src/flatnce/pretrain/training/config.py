@@ -409,7 +409,7 @@ def starting_config(data: Any, name: str | None = None) -> TrainConfig:
 
 
 def refuse_unused(configs: Sequence[TrainConfig], given: Iterable[str]) -> None:
-    """Refuse given settings that no run uses: they would be ignored."""
+    """Refuse given settings, by name or as typed, that no run uses: they would be ignored."""
     used, too = {config.loss.objective for config in configs}, "; give that too, or"
     needs: dict[str, str] = {}
     for name, entry in OBJECTIVES.items():
@@ -432,7 +432,8 @@ def refuse_unused(configs: Sequence[TrainConfig], given: Iterable[str]) -> None:
         needs |= dict.fromkeys(("head_hidden", "head_norm"), "a head of at least two layers:")
     if not layers:
         needs["head_out"] = "a head that has layers:"
-    for leaf in given:
+    for name in given:
+        leaf = name.removeprefix("--").removeprefix("no-").replace("-", "_")
         if leaf in needs:
             said = f"{leaf}={configs[0].flat()[leaf]!r} has no effect here"
             raise ValueError(f"{said}, it is for {needs[leaf]} leave it out")

@@ -97,9 +97,8 @@ def train(
         if isinstance(value, str) and is_own(value):
             trust_code(value)  # the caller names it
     asked = [evaluate] if isinstance(evaluate, str) else evaluate
-    return _take_all(
-        train_steps(config, directory, report=report, replace=replace, evaluate=asked)
-    )
+    steps = train_steps(config, directory, report=report, replace=replace, evaluate=asked)
+    return _take_all(steps)
 
 
 def resume(

@@ -226,8 +226,7 @@ class Training:
         )
         data = self.images.image_set
         if isinstance(data, OwnSet) and data.ids is not None:
-            numbers = data.numbers_at(torch.arange(len(data)))
-            self.learner.ids = torch.as_tensor(data.ids).long()[numbers].to(device)
+            self.learner.ids = torch.as_tensor(data.ids).long()[data.numbers].to(device)
         self.stream: torch.cuda.Stream | None = None  # of captured steps, if it must be this one
         self._wrap_encoder()
         learns_scale = OBJECTIVES[config.loss.objective].learns_scale
@@ -349,8 +348,7 @@ class Training:
         for rank in range(batching.world_size):  # any process may have the item
             loader.batching = replace(batching, rank=rank)
             batch = next(iter(loader.epoch(epoch, start=done)))
-            through = ("augment", "batch_augment")
-            said, remedy = loader.own.not_finite(batch.indices, batch.images, *through)
+            said, remedy = loader.own.not_finite(*batch[:2], "augment", "batch_augment")
             if said:
                 return said, remedy.capitalize()
         return "", ""
