@@ -28,7 +28,7 @@ from flatnce.pretrain import (
     use_objects,
 )
 from flatnce.pretrain.data import ReadyViews
-from flatnce.pretrain.evaluation import Bench, evaluate_run
+from flatnce.pretrain.evaluation import Bench, Options, evaluate_run
 from flatnce.pretrain.exporting import export, load_exported
 from flatnce.pretrain.page.inspection import inspect_encoder, read_inspection
 from flatnce.pretrain.page.run import run_page
@@ -541,6 +541,8 @@ def test_a_run_on_objects_is_evaluated_inspected_and_shown(run, capsys):
     assert "fine-tunes" not in capsys.readouterr().out
     with pytest.raises(ValueError, match="protocol='finetune' fine-tunes on crops of images"):
         evaluate_run(run, "finetune")
+    with pytest.raises(ValueError, match="resize=9 is for images that flatnce prepares, and obj"):
+        evaluate_run(run, "knn", options=Options(resize=9))
 
 
 def test_objects_must_be_given_again_in_another_process(run, monkeypatch):

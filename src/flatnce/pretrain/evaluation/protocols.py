@@ -155,23 +155,28 @@ class Bench:
 
     def obstacle(self, name: str, data: str) -> str:
         """Why a protocol does not apply to a set; empty if it does."""
+        if name == "mi":
+            return ""
         parts = [self.load(data, part) for part in ("train", "test")]
-        if name != "mi" and any(int(images.labels.min()) < 0 for images in parts):
+        if any(int(images.labels.min()) < 0 for images in parts):
             return (
                 f"protocol={name!r} needs labels, and some samples of {data} have none; use mi, "
                 "or a labelled set (--data)"
             )
         largest, known = int(parts[1].labels.max()), parts[0].classes
-        if name != "mi" and largest >= len(known):
+        if largest >= len(known):
             return (
                 f"protocol={name!r}: the test part of {data} has the class {largest}, and the "
                 f"training part has {', '.join(known)}; number both alike"
             )
-        if name in ("semi", "finetune", "transfer-finetune") and self.is_ready(parts[0]):
-            return (
-                f"protocol={name!r} fine-tunes on crops of images, and {data} has an augmentation "
-                "or pairs of its own; use knn, linear or mi"
-            )
+        if not self.is_ready(parts[0]):
+            return ""
+        own = f"and {data} has an augmentation or pairs of its own"
+        if name in ("semi", "finetune", "transfer-finetune"):
+            return f"protocol={name!r} fine-tunes on crops of images, {own}; use knn, linear or mi"
+        for asked in ("size", "resize"):
+            if value := getattr(self.options, asked):
+                return f"{asked}={value} is for images that flatnce prepares, {own}; leave it out"
         return ""
 
     def features(self, data: str, part: str) -> Features:

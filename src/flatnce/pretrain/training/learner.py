@@ -16,14 +16,8 @@ from flatnce.core.objectives.temperature import LearnedTemperature, Temperature
 from flatnce.core.pairs import KeyQueue
 from flatnce.environment import available_memory
 from flatnce.messages import format_bytes
-from flatnce.pretrain.models import (
-    Encoder,
-    MomentumEncoder,
-    backbone,
-    head,
-    sync_batch_norm,
-    width_of,
-)
+from flatnce.pretrain import models
+from flatnce.pretrain.models import Encoder, MomentumEncoder
 from flatnce.pretrain.training.config import LossConfig, ModelConfig, TrainConfig
 
 __all__ = ["build_encoder", "build_objective"]
@@ -98,7 +92,7 @@ def build_learner(
         torch.manual_seed(config.run.seed)
         encoder = build_encoder(model, example)
     if gather:
-        sync_batch_norm(encoder, device)
+        models.sync_batch_norm(encoder, device)
     queue = KeyQueue(model.queue, encoder.embedding_width) if model.queue else None
     objective = build_objective(config.loss, steps=steps, queue=queue, gather=gather)
     momentum = model.momentum_encoder
@@ -116,7 +110,7 @@ def side_of(shape: Sequence[int]) -> int:
 
 def build_encoder(model: ModelConfig, example: Tensor) -> Encoder:
     """The encoder of a config for inputs like those of a batch."""
-    net = backbone(
+    net = models.backbone(
         model.backbone,
         stem=model.stem,
         size=side_of(example.shape[1:]),
@@ -124,14 +118,15 @@ def build_encoder(model: ModelConfig, example: Tensor) -> Encoder:
         pretrained=model.pretrained,
         example=example,
     )
-    needed, free = 4 * model.head_out * (model.head_hidden or width_of(net)), available_memory()
+    width, free = models.width_of(net), available_memory()
+    needed = 4 * model.head_out * (model.head_hidden or width)
     if free is not None and needed > free:
         raise ValueError(
             f"head_out={model.head_out:,}: the head needs {format_bytes(needed)}, and "
             f"{format_bytes(free)} are free; use fewer"
         )
-    projection = head(
-        width_of(net),
+    projection = models.head(
+        width,
         layers=model.head_layers,
         hidden=model.head_hidden,
         out=model.head_out,
