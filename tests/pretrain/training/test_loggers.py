@@ -108,6 +108,7 @@ def test_a_failed_run_is_marked_and_a_resumed_one_is_the_same_run_there(tmp_path
     assert second.codes == [0] and second.options["resume"] == "allow"
     assert first.options["id"] == second.options["id"]
     assert [line["step"] for line in second.lines if "train/loss" in line] == [10, 12, 14]
+    assert train(quick_config(), tmp_path / "run", replace=True).finished  # the files are ours
     (logger,) = loggers_of(untrained(tmp_path))
     assert logger.run.options["id"] != first.options["id"]
 

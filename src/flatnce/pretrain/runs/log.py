@@ -68,7 +68,7 @@ FILES = START | {RESULTS, LOCK, "report.html", "portrait.json", "failure.txt", "
 _OURS = re.compile(
     r"checkpoints/(\.lock|\.?step-[^/]+/(manifest\.json|weights\.safetensors|state\.pt))"
     r"|tensorboard/events\.out\.[^/]+"
-    r"|wandb/(settings|latest-run|debug[^/]*\.log|(offline-)?run-[^/]+/.+)"
+    r"|wandb/(settings|latest-run|flatnce-run-id\.txt|debug[^/]*\.log|(offline-)?run-[^/]+/.+)"
     r"|\.[^/]+\.([0-9a-f]{16}|deleted)\.partial|\.earlier\.partial"  # of killed writers
     r"|exports/\.[^/]+\.lock|exports/[^/]+/(README\.md|config\.json|model\.(safetensors|onnx|onnx\.data))"
 )
