@@ -177,6 +177,25 @@ def test_classes_that_only_the_test_part_has_are_named():
         run("knn", encoder.config.data.data, encoder, workers=0)
 
 
+class Items(list):
+    """Labelled items whose classes have names, as those of a folder that torchvision reads."""
+
+    def __init__(self, *classes):
+        super().__init__(own_items(*range(len(classes))).value)
+        self.classes = classes
+
+
+def test_classes_that_are_numbered_otherwise_in_the_test_part_are_named():
+    parts = [Items("ant", "bee", "cat"), Items("ant", "cat"), Items("ant", "bee")]
+    train, wrong, right = map(Named, parts)
+    said = r"the test part .* the classes ant, cat, and the training part has ant, bee, cat; numb"
+    with pytest.raises(ValueError, match=said):
+        run("knn", train, trained(channels=3, data=train, test_data=wrong), workers=0)
+    for fewer in (right, own_items(0, 1)):
+        found = run("knn", train, trained(channels=3, data=train, test_data=fewer), workers=0)
+        assert found[0]["test_images"] == 2
+
+
 def test_a_test_part_that_was_trained_on_is_said_to_be_so():
     found = run("knn", encoder=trained(split="test"))
     part, note = log.tested_on(found)

@@ -193,9 +193,7 @@ def split_options(
     arguments: list[str], settings: Mapping[str, Any]
 ) -> tuple[list[str], dict[str, list[str]]]:
     """Split what :func:`own_arguments` gives into other options and training options' values."""
-    rest: list[str] = []
-    spans: dict[str, list[str]] = {}
-    groups: list[list[str]] = []
+    rest, spans, groups = list[str](), dict[str, list[str]](), list[list[str]]()
     for argument in arguments:
         if argument.startswith("--") or not groups:
             groups.append([])

@@ -143,10 +143,9 @@ def extract(
         batch_size: Images per batch.
         workers: Processes that decode files; by default one per core.
     """
-    device = device_of(backbone)
+    device, parts = device_of(backbone), []
     prepare = CentreCrop(size, resize, mean=mean, std=std)
     taken = image_set.shape[0] if channels is None else channels
-    parts = []
     with frozen(backbone):
         for images in image_batches(image_set, batch_size, device, resize or size, workers):
             ready = images.dtype != torch.uint8  # by a user's own code

@@ -163,11 +163,14 @@ class Bench:
                 f"protocol={name!r} needs labels, and some samples of {data} have none; use mi, "
                 "or a labelled set (--data)"
             )
-        largest, known = int(parts[1].labels.max()), parts[0].classes
-        if largest >= len(known):
+        largest, (known, other) = int(parts[1].labels.max()), (one.classes for one in parts)
+        # Classes without names are called 0, 1 and so on.
+        differ = "0" not in (known[0], other[0]) and known[: len(other)] != other
+        if largest >= len(known) or differ:
+            has = f"classes {', '.join(other)}" if differ else f"class {largest}"
             return (
-                f"protocol={name!r}: the test part of {data} has the class {largest}, and the "
-                f"training part has {', '.join(known)}; number both alike"
+                f"protocol={name!r}: the test part of {data} has the {has}, and the training part "
+                f"has {', '.join(known)}; number both alike"
             )
         if not self.is_ready(parts[0]):
             return ""
