@@ -631,6 +631,7 @@ def test_of_two_findings_the_graver_is_told(kinds, first):
         ((2.0, 2.1, 1.8, 2.05, 2.0), "healthy"),  # 0.3 of 4.84 is more than 5 %
         ((1.0, 2.1, 2.1, 2.1, 2.1, 2.1), "healthy"),  # a plateau after a rise
         ((3.95, 4.01, 4.0, 4.0, 4.01), "healthy"),  # a task that is solved from the start
+        ((2.45, 2.45, 2.45, 2.45, 2.45), "healthy"),  # more than half of 4.84
     ],
 )
 def test_mi_that_never_changes_is_not_learning(values, kind):
@@ -643,9 +644,9 @@ def test_mi_that_never_changes_is_not_learning(values, kind):
         assert found.evidence == "MI 2.00 of 4.84 nats, and 1.90 to 2.10 in all 5 records"
     saturated = [{**one, "gain": 0.01} for one in history]
     assert [one.kind for one in verdicts_on(saturated)] == ["saturated"]
-    moving = [{**one, "temperature": 0.1 + 0.02 * place} for place, one in enumerate(history)]
+    moving = [{**one, "temperature": 0.1 - 0.0017 * place} for place, one in enumerate(history)]
     assert verdict_on(moving).kind == "healthy"  # the temperature may hold MI
-    fixed = [{**one, "temperature": 0.1} for one in history]
+    fixed = [{**one, "temperature": 0.1 - 0.001 * place} for place, one in enumerate(history)]
     assert verdict_on(fixed).kind == kind
     assert verdict_on([*fixed[:1], *history[1:]]).kind == kind  # one record knows it
     early = [{**one, "steps": 10} for one in history]

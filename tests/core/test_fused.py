@@ -148,6 +148,17 @@ def test_statistics_and_gradients_are_those_of_the_definition(
         assert_gradients(*totals, leaves, GRADIENT[operands], exact, size)
 
 
+def test_rows_that_are_both_sides_are_not_symmetric_where_other_keys_are_themselves():
+    rows, groups = unit(12, 8).requires_grad_(), torch.arange(12, device=DEVICE) % 3
+    own = torch.arange(12, device=DEVICE)
+    selection = Selection(groups, groups, None, own, own.roll(3), True)
+    gradients = [
+        torch.autograd.grad(kernel(rows, rows, number(2.0), selection).lse.exp().sum(), rows)
+        for kernel in (fused.row_statistics, dense.row_statistics)
+    ]
+    torch.testing.assert_close(*gradients)
+
+
 @pytest.mark.parametrize("kind", ["groups", "same"])
 def test_a_row_that_counts_nothing_is_finite_and_moves_nothing(kind):
     anchors, keys = unit(5, 8).requires_grad_(), unit(70, 8).requires_grad_()
