@@ -1,6 +1,7 @@
 """``benchmarks/trust/mutants.py`` finds the changes that a module's tests do not notice."""
 
 import json
+import tomllib
 
 from paths import ROOT
 
@@ -61,3 +62,12 @@ def test_survivors_are_named_and_equivalent_mutants_are_not_counted(tmp_path, ru
     left_out = ["tests/test_numbers.py::test_that_needs_another_machine"]
     assert record["failed_unchanged"] == {"numbers.py": left_out}
     assert (root / "src/tiny/numbers.py").read_text() == TINY
+
+
+def test_every_listed_mutant_is_of_a_line_that_exists():
+    listed = tomllib.loads((ROOT / "benchmarks/trust/mutants.toml").read_text(encoding="utf-8"))
+    assert listed["equivalent"]
+    for mutant in listed["equivalent"]:
+        module = ROOT / "src/flatnce" / mutant["module"]
+        lines = [line.strip() for line in module.read_text(encoding="utf-8").splitlines()]
+        assert mutant["text"] in lines, mutant
