@@ -105,6 +105,12 @@ def test_a_config_carries_objects_and_writes_their_names():
     assert written["data"]["data"] == "object:Rows" and type(config.flat()["data"]) is str
     assert TrainConfig.from_plain(written) == config
 
+    def über(row):
+        return row
+
+    other = config.override(augment=über).plain()
+    assert TrainConfig.from_plain(other).data.augment == "object:über"
+
 
 @pytest.mark.parametrize(
     ("settings", "said"),
