@@ -37,7 +37,7 @@ ARGUMENTS = {"backbone": "encoder"}
 
 # Where files are that are not a user's.
 LIBRARIES = (str(Path(__file__).parent), *map(get_path, ("stdlib", "purelib", "platlib")))
-_IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_IMPORT_PATH = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")
 
 
 class OwnObjects(TypedDict, total=False):

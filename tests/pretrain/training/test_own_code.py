@@ -71,7 +71,7 @@ def test_an_object_goes_by_its_import_path_or_its_kind():
     assert Named(own_things.Rows()) == "object:Rows"
     assert Named(local) == "object:local" and Named(lambda x: x) == "object:_lambda_"
     assert own_object("augment", Named(local)) is local
-    assert all(map(is_own, ("a.b:c", "object:Rows", "a:B.c", Named(local))))
+    assert all(map(is_own, ("a.b:c", "object:Rows", "a:B.c", "ü:Ä", Named(local))))
     assert not any(map(is_own, ("./a:b", "C:\\photos", "resnet18", "hf-hub:timm/vit", "a:b c")))
 
 

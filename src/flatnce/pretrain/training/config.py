@@ -74,7 +74,7 @@ class DataConfig:
                     f"{name}={value!r} is for data of your own, not for data={self.data!r}; name "
                     "a data set of your own, package.module:function"
                 )
-            if isinstance(value, str) and ":" not in value:
+            if isinstance(value, str) and not is_own(value):
                 raise ValueError(
                     f"{name}={value!r} does not name code of your own; give package.module:name"
                 )
