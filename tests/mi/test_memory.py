@@ -122,6 +122,20 @@ def test_a_sorted_table_is_not_a_series_but_a_series_against_time_is():
     assert memory_of(np.arange(20_000.0)[:, None], random.normal(size=(20_000, 1))) is None
 
 
+def test_no_table_is_sorted_by_a_column_that_is_equal_in_nearly_all_rows():
+    event = np.zeros((60, 1))
+    event[0] = 1  # a word that only the first row has
+    for column in (event, 0 * event):
+        walks = _series(1.0, 60, 1), _series(1.0, 60, 2)
+        assert memory_of(np.hstack((column, walks[0])), walks[1]) is not None
+    # The first row of each person has visit 0 and day 0.
+    person, random = np.repeat(np.arange(100), 3), np.random.default_rng(0)
+    visit = np.tile(np.arange(3.0), 100)
+    x, noise = random.normal(size=(2, 300))
+    sides = np.column_stack((visit, x)), np.column_stack((30 * visit, x + noise))
+    assert not mi.estimate(*sides, groups=person, **QUICK).flagged("dependent")
+
+
 def test_several_rows_of_one_person_are_found():
     random = np.random.default_rng(2)
     person = np.repeat(random.normal(size=(100, 2)), 6, axis=0)
