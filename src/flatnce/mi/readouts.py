@@ -224,31 +224,26 @@ def evaluate(
 def _limit_with_errors(
     nats: float, parts: Sequence[EvaluationPart], statistics: Sequence[Contrast], units: int
 ) -> float:
-    """The limit of a label that allows for errors that the rows do not show; else infinity.
+    """Return the limit of a label that allows for more errors than the rows show.
 
-    An error is a row on which little more than the floor is left. If k are seen, Garwood's 95 %
-    limit of a Poisson mean says how many more may be expected: 3 for k = 0, 3.7 for k = 1. Each
-    of them is given the least value that a row can have.
+    It is infinite where enough rows have values below 0. An error is a row whose value is hardly
+    above the floor. If k are seen, Garwood's 95 % limit of a Poisson mean says how many more may
+    be expected: 3 for k = 0, 3.7 for k = 1. Each is given the least value that a row can have.
     """
-    errors, contradicted = (_units_below(parts, statistics, most) for most in (2.0, math.inf))
-    if contradicted >= min(30, units / 10):  # Student's t holds, and subtracts less
+    errors: set[int] = set()
+    contradicted: set[int] = set()
+    for part, each in zip(parts, statistics, strict=True):
+        own = bounds.infonce(each, reduction="none")
+        values = bounds.with_floor(own, part.floor).cpu().numpy()
+        unit = np.arange(len(values)) if part.units is None else part.units
+        contradicted.update(unit[values < 0].tolist())
+        errors.update(unit[values < min(0.0, math.log(2 * part.floor))].tolist())
+    if len(contradicted) >= min(30, units / 10):  # Student's t holds, and subtracts less
         return math.inf
     special = require_extra("scipy.special", "the lower limit", "mi")
-    more = float(special.chdtri(2 * (errors + 1), 0.05)) / 2 - errors
+    more = float(special.chdtri(2 * (len(errors) + 1), 0.05)) / 2 - len(errors)
     least = float(np.mean([math.log(part.floor) for part in parts]))
     return nats - more / (units + more) * (nats - least)
-
-
-def _units_below(
-    parts: Sequence[EvaluationPart], statistics: Sequence[Contrast], most: float
-) -> int:
-    """Number of units with a value below 0 and below log(most times the floor)."""
-    found: set[int] = set()
-    for part, each in zip(parts, statistics, strict=True):
-        values = bounds.with_floor(bounds.infonce(each, reduction="none"), part.floor)
-        low = np.flatnonzero((values < min(0.0, math.log(most * part.floor))).cpu().numpy())
-        found.update((low if part.units is None else part.units[low]).tolist())
-    return len(found)
 
 
 def permutation_p_value(parts: Sequence[EvaluationPart], permutations: int, seed: int) -> float:

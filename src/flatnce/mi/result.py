@@ -24,7 +24,7 @@ class Flag:
     name: str  #: for programs
     message: str  #: what was observed, and the remedy
     message_in_bits: str = ""  #: the same with information in bits, if it names any
-    reason: str = ""  #: why nothing is certified, in a few words
+    reason: str = ""  #: of dependent rows: what was found, in a few words
 
     def said(self, unit: str) -> str:
         """Return the message with information in ``nats`` or ``bits``."""
