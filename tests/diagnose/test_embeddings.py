@@ -122,6 +122,14 @@ def test_many_samples_without_a_batch_size_are_judged_by_some_and_it_is_said(mon
     assert not any("fixed seed" in reason for reason in given.unknown)
 
 
+@pytest.mark.parametrize("objective", ["flatnce", "infonce", "dcl"])
+def test_no_value_of_an_objective_is_shown_that_was_not_computed(objective):
+    z1, z2 = pair()
+    found = doctor(z1, z2, temperature=0.1, objective=objective).numbers
+    loss = flatnce.InfoNCE(temperature=0.1)(z1, z2)
+    assert found["loss"] == pytest.approx(float(loss)) and "objective_loss" not in found
+
+
 def test_what_was_not_given_is_said():
     found = doctor(*pair(64, cosine=0.15))
     assert not any(kind.startswith("temperature") for kind in found.kinds)

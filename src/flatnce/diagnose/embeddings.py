@@ -312,7 +312,8 @@ def record_of(case: Case, temperature: float) -> dict[str, Any]:
         contrast = contrast_of(case.pairs(part), temperature)
         monitor.update(Snapshot(contrast, contrast.plain_gap.mean(), None, case.objective))
     record: dict[str, Any] = monitor.compute(step=0)
-    del record["steps"]  # these embeddings are all the evidence there will be
+    # These embeddings are all the evidence there will be, and the objective was not computed.
+    del record["steps"], record["objective_loss"]
     return record | _geometry(case)
 
 
