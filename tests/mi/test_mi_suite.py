@@ -199,15 +199,17 @@ def test_the_pages_give_the_score_of_the_distributions_that_were_held_back(score
         words_of(path)
         for path in ("README.md", "docs/results.md", "docs/mutual-information.md", "CHANGELOG.md")
     )
-    assert f"best estimate on {laws} held-out distributions" in readme
-    assert f"within 10 % of the best on {best['flatnce']}; nearest neigh" in readme
-    assert f"(KSG) on {best['ksg']}, canonical correlations (CCA) on {best['cca']};" in readme
+    assert f"on {laws} held-out distributions, its best estimate is within 10 %" in readme
+    assert f"of the best method on {best['flatnce']}, nearest neigh" in readme
+    assert (
+        f"(KSG) are on {best['ksg']} and canonical correlations (CCA) on {best['cca']}." in readme
+    )
     assert f"{above} of {tables} lower limits above the truth" in readme
     assert (
         f"covers the true value in {whole} of the tables** ({held} of {tables}; many "
         f"columns {many})" in readme
     )
-    assert f"KSG is closer on {nearer} distributions" in readme
+    assert f"KSG is closer to the truth on {nearer} distributions" in readme
     assert f"the best estimate on {laws} held-out distributions" in results
     counted = [best[name] for name in ("flatnce", "ksg", "gaussian-copula", "cca")]
     assert "on {}; KSG on {}, a Gaussian copula on {}, CCA on {};".format(*counted) in results
