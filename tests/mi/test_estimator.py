@@ -285,6 +285,14 @@ REFUSED = {
     "images": (lambda fit: fit.pointwise(X, Y.reshape(60, 1, 1)), "y has shape"),
     "infinite": (lambda fit: fit.score(X, np.where(Y > 1, np.inf, Y)), "y holds infinite"),
     "lengths": (lambda fit: fit.pointwise(X, Y[:50]), "x has 60 rows and y 50"),
+    "order": (
+        lambda fit: fit.score(pd.DataFrame(X), pd.Series(Y[:, 0], np.arange(60)[::-1])),
+        r"different indexes.*\(y = y\.loc\[x\.index\]\)",
+    ),
+    "pointwise order": (
+        lambda fit: fit.pointwise(pd.DataFrame(X), pd.Series(Y[:, 0], np.arange(60)[::-1])),
+        "x and y are tables with different indexes",
+    ),
     "text": (lambda fit: fit.score(np.array(["a"] * 60), Y), "x has dtype"),
     "one pair": (lambda fit: fit.score(X[:1], Y[:1]), "at least 2 pairs"),
 }

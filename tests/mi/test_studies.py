@@ -8,6 +8,7 @@ import math
 from unittest.mock import Mock
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from flatnce import mi
@@ -286,8 +287,65 @@ REFUSED = {
     "few in common": (lambda: mi.pairwise(gaps(), list("abc")), "a with b has 49 rows without"),
     "few known": (lambda: mi.rank(gaps()[:, 1:], gaps()[:, 0], list("bc")), "b has 49 rows"),
     "lengths": (lambda: mi.lags(pairs()[0], pairs()[1][1:], [0]), "300 rows and y 299"),
+    "few partners": (lambda: mi.rank(table(), table(10)[:, 0]), "x has 200 rows and y 10; pass"),
+    "few scored": (lambda: mi.score_func(table(), table(10)[:, 0]), "200 rows and y 10; pass"),
+    "few by name": (
+        lambda: mi.pairwise({"a": table(), "b": table(60)}),
+        r"table\['a'\] has 200 rows and table\['b'\] 60; pass",
+    ),
+    "few groups": (
+        lambda: mi.lags(*pairs(), [0], groups=np.arange(400) // 2),
+        r"groups has shape \(400,\); label each of the 300 rows",
+    ),
     "same names": (lambda: mi.rank(table(), table()[:, 0], list("aab")), "names 2 of 3 columns"),
 }
+
+
+def shuffled(values):
+    return values.sample(frac=1, random_state=0)
+
+
+A = pd.DataFrame(table(), columns=list("abc"))
+Y = A["a"] + 1
+BY_NAME = {"a": A[["a"]], "b": shuffled(A[["b"]])}
+OTHER_ORDER = {
+    "estimate": (lambda: mi.estimate(A, shuffled(Y)), "x and y"),
+    "compare": (lambda: mi.compare(A, shuffled(Y)), "x and y"),
+    "rank": (lambda: mi.rank(A, shuffled(Y)), "x and y"),
+    "lags": (lambda: mi.lags(A, shuffled(Y), [0]), "x and y"),
+    "score_func": (lambda: mi.score_func(A, shuffled(Y)), "x and y"),
+    "ksg": (lambda: mi.ksg(A["a"], shuffled(Y)), "x and y"),
+    "cca": (lambda: mi.cca(A, shuffled(Y)), "x and y"),
+    "rank by name": (lambda: mi.rank(BY_NAME, Y), r"x\['a'\] and x\['b'\]"),
+    "score by name": (lambda: mi.score_func({"a": A}, shuffled(Y)), r"x\['a'\] and y"),
+    "pairs by name": (lambda: mi.pairwise(BY_NAME), r"table\['a'\] and table\['b'\]"),
+}
+GROUPS = shuffled(pd.Series(np.arange(len(A)) // 2))
+OTHER_ORDER |= {
+    f"groups of {name}": (functools.partial(call, groups=GROUPS), f"{first} and groups")
+    for name, call, first in [
+        ("estimate", functools.partial(mi.estimate, A, Y), "x"),
+        ("y", functools.partial(mi.estimate, A.to_numpy(), Y), "y"),
+        ("rank", functools.partial(mi.rank, A, Y), "x"),
+        ("lags", functools.partial(mi.lags, A, Y, [0]), "x"),
+        ("score_func", functools.partial(mi.score_func, A, Y), "x"),
+        ("pairwise", functools.partial(mi.pairwise, A), "table"),
+    ]
+}
+
+
+@pytest.mark.parametrize("call, names", OTHER_ORDER.values(), ids=OTHER_ORDER)
+def test_tables_in_another_order_are_refused_everywhere(call, names):
+    with pytest.raises(ValueError, match=f"{names} are tables with different indexes") as raised:
+        call()
+    first, other = names.replace("\\", "").split(" and ")
+    assert f"({other} = {other}.loc[{first}.index])" in str(raised.value)
+
+
+def test_tables_of_one_index_and_arrays_are_partners(told):
+    for x, y in ((A, Y), (A.to_numpy(), shuffled(Y)), (A, shuffled(Y).tolist())):
+        (first, *_), _ = told(mi.rank, x, y, groups=np.arange(len(A)) // 2)
+        np.testing.assert_array_equal(first[1][:, 0], np.asarray(y))
 
 
 @pytest.mark.parametrize("call, said", REFUSED.values(), ids=REFUSED)

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from flatnce.extras import require_extra
 from flatnce.messages import check_choice
-from flatnce.mi.cleaning import MESSAGES, normal_scores, numbers_of
+from flatnce.mi.cleaning import MESSAGES, normal_scores, numbers_of, same_rows
 
 Table: TypeAlias = NDArray[np.floating[Any]]
 Integers: TypeAlias = NDArray[np.int64]
@@ -34,8 +34,9 @@ def two_tables(x: ArrayLike, y: ArrayLike) -> tuple[Table, Table]:
         if not np.isfinite(table).all():
             row = int(np.argmin(np.isfinite(table).all(axis=1))) + 1
             raise ValueError(f"{name} holds NaN or infinity (row {row} of the data); drop it")
-    if len(left) != len(right) or len(left) < 2:
-        raise ValueError(f"x has {len(left)} rows and y {len(right)}; pass partners, at least 2")
+    same_rows(x=x, y=y)
+    if len(left) < 2:
+        raise ValueError("x and y have 1 row; pass at least 2")
     return left, right
 
 

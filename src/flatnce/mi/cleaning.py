@@ -87,16 +87,30 @@ def columns_of(values: Any, name: str, width: int) -> list[str]:
     return [f"column {number} of {name}" for number in range(width)]
 
 
-def clean(x: Any, y: Any) -> CleanTables:
+def same_rows(groups: Any = None, **sides: Any) -> None:
+    """Refuse sides, or their tables by name, of different numbers of rows or other indexes."""
+    named: dict[str, Any] = {}
+    for name, side in sides.items():
+        by_name = side.items() if isinstance(side, Mapping) else ()
+        named |= {f"{name}[{key!r}]": part for key, part in by_name} or {name: side}
+    (first, given), *others = named.items()
+    for name, side in others:
+        if len(side) != len(given):
+            rows = f"{first} has {counted(len(given), 'row')} and {name} {len(side):,}"
+            raise ValueError(f"{rows}; pass the same number")
+    named["groups"] = groups
+    indexes: dict[str, Any] = {name: getattr(side, "index", None) for name, side in named.items()}
+    first, *more = [name for name, index in indexes.items() if hasattr(index, "equals")] or [""]
+    for name in more:
+        if not indexes[first].equals(indexes[name]):
+            raise ValueError(MESSAGES["indexes"].format(first=first, other=name))
+
+
+def clean(x: Any, y: Any, groups: Any = None) -> CleanTables:
     """Check two tables; drop rows with missing values and columns without information."""
     tables = [numbers_of(x, "x"), numbers_of(y, "y")]
+    same_rows(groups, x=x, y=y)
     given = len(tables[0])
-    if given != len(tables[1]):
-        rows_given = counted(given, "row")
-        raise ValueError(f"x has {rows_given} and y {len(tables[1]):,}; pass the same number")
-    indexes: list[Any] = [getattr(side, "index", None) for side in (x, y)]
-    if all(hasattr(index, "equals") for index in indexes) and not indexes[0].equals(indexes[1]):
-        raise ValueError(MESSAGES["indexes"])
     notes: list[str] = []
     rows = _complete_rows(tables, (x, y), notes)
     kept: list[Indices | None] = []

@@ -115,7 +115,7 @@ def side_by_side(parts: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """
     names = [column for part in parts.values() for column in part]
     values = np.concatenate([part.to_numpy().T for part in parts.values()])
-    table = pd.DataFrame(values.T, columns=names, copy=False)
+    table = pd.DataFrame(values.T, next(iter(parts.values())).index, names, copy=False)
     table.attrs["given"] = {column: name for name, part in parts.items() for column in part}
     return table
 

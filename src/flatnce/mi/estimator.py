@@ -320,7 +320,7 @@ def prepare(
 ) -> EstimationJob:
     began = time.perf_counter()
     options.check()
-    tables = cleaning.clean(x, y)
+    tables = cleaning.clean(x, y, groups)
     compared: Any = slice(None)  # all rows, or the first one of each group
     if groups is not None:
         groups = cleaning.group_labels(groups, tables.rows, tables.report.rows_given)
@@ -479,8 +479,7 @@ class MutualInformation(EstimationOptions):
         if not self._fitted_job.folds:
             raise ValueError(f"method={self.method!r} trains no critic; use method='auto'")
         left, right = self._checked_side(x, 0), self._checked_side(y, 1)
-        if len(left) != len(right):
-            raise ValueError(f"x has {len(left)} rows and y {len(right)}; pass partners")
+        cleaning.same_rows(x=x, y=y)
         flat = [side.reshape(len(side), -1) for side in (left, right)]
         complete = np.isfinite(np.concatenate(flat, axis=1)).all(axis=1)
         return complete, (left[complete], right[complete])

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from flatnce.environment import plain
 from flatnce.extras import require_extra
 from flatnce.messages import counted
-from flatnce.mi.cleaning import FEWEST_ROWS, Table, columns_of, numbers_of
+from flatnce.mi.cleaning import FEWEST_ROWS, Table, columns_of, group_labels, numbers_of, same_rows
 from flatnce.mi.estimator import estimate, estimate_each
 from flatnce.mi.fitting import Progress
 from flatnce.mi.registry import method_named
@@ -193,7 +193,7 @@ def pairwise(table: Any, columns: Sequence[str] | None = None, **choices: Any) -
         choices: ``groups``, ``progress`` and the arguments of :func:`flatnce.mi.estimate`, with
             any neural method.
     """
-    found = _columns(table, "table", columns)
+    found = _columns(columns, choices.get("groups"), table=table)
     if len(found) < 2:
         raise ValueError("table has one column; pass at least two columns")
     pairs: Pairs = {(a, b): (found[a], found[b]) for a, b in combinations(found, 2)}
@@ -217,7 +217,7 @@ def rank(x: Any, y: Any, columns: Sequence[str] | None = None, **choices: Any) -
         'first'
     """
     target = numbers_of(y, "y")
-    found = _columns(x, "x", columns)
+    found = _columns(columns, choices.get("groups"), x=x, y=y)
     pairs: Pairs = {(name,): (column, target) for name, column in found.items()}
     return Study(("column",), _each(pairs, **choices))
 
@@ -238,6 +238,7 @@ def score_func(x: Any, y: Any, **choices: Any) -> tuple[Table, Table]:
     if labels.dtype.kind not in "fiub":  # words
         labels = np.unique(labels, return_inverse=True)[1]
     parts = _parts(x, "x", choices.pop("columns", None))
+    same_rows(choices.get("groups"), x=x, y=y)
     varies = np.array([len(np.unique(_known(one), axis=0)) != 1 for one in parts.values()])
     scores, p_values = np.zeros(len(varies)), np.ones(len(varies))
     if varies.any():
@@ -266,11 +267,10 @@ def lags(
     """
     left, right = numbers_of(x, "x"), numbers_of(y, "y")
     rows, shifts = len(left), {str(lag): lag for lag in steps_later}
-    if rows != len(right):
-        raise ValueError(f"x has {counted(rows, 'row')} and y {len(right)}; pass partners")
+    same_rows(groups, x=x, y=y)
     if not shifts:
         raise ValueError("lags names no lag; give some, for example range(-3, 4)")
-    own = np.zeros(rows) if groups is None else np.asarray(groups)
+    own = np.zeros(rows) if groups is None else group_labels(groups, np.arange(rows), rows)
     pairs: Pairs = {}
     labels = []
     for name, lag in shifts.items():
@@ -301,9 +301,11 @@ def _known(part: Table) -> Table:
     return part[~np.isnan(part).any(axis=1)]
 
 
-def _columns(table: Any, argument: str, columns: Sequence[str] | None) -> dict[str, Table]:
-    """Columns by name, checked."""
-    found = _parts(table, argument, columns)
+def _columns(columns: Sequence[str] | None, groups: Any, **sides: Any) -> dict[str, Table]:
+    """Columns of the first side by name, checked."""
+    argument = next(iter(sides))
+    found = _parts(sides[argument], argument, columns)
+    same_rows(groups, **sides)
     for name, part in found.items():
         known = _known(part)
         causes = {
@@ -326,8 +328,7 @@ def _each(
     choices.setdefault("baselines", False)
     names, estimates = list(pairs), list[Estimate]()
     for name, sides in pairs.items():
-        rows = min(map(len, sides))
-        both = np.hstack([side[:rows].reshape(rows, -1) for side in sides])
+        both = np.hstack([side.reshape(len(side), -1) for side in sides])
         common = int((~np.isnan(both).any(axis=1)).sum())
         if common < FEWEST_ROWS:
             problem = f"{counted(common, 'row')} without missing values; {FEWEST_ROWS} are needed"
