@@ -130,6 +130,15 @@ def test_lags_are_a_range_or_a_list(calls, typed, wanted):
     assert name == "lags" and lags == wanted
 
 
+def test_arrays_that_cannot_be_used_are_listed_below_the_columns(tmp_path, capsys):
+    path = tmp_path / "a.npz"
+    np.savez(path, files=np.array(["a", "b"]), emb=np.ones((60, 2)), labels=np.arange(60))
+    assert run([str(path), "--list-columns"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "a.npz: 3 columns 0 emb_0 number 1 emb_1 number 2 labels number – files" in shown
+    assert "files not a table of numbers To read" in shown
+
+
 def test_columns_are_listed(calls, capsys):
     assert run(["data.csv", "--list-columns"]) == 0
     shown = " ".join(capsys.readouterr().out.split())

@@ -333,6 +333,8 @@ def test_kinds_are_said_in_one_line(text_file):
     "kinds, words",
     [
         ("b=hot", r"kind='hot' is unknown"),
+        ("b", r"^--kind b has no kind; give COLUMN=KIND, as in b=category"),
+        ("b=number,c", r"^--kind c has no kind; give COLUMN=KIND"),
         ("bb=category", r"--kind 'bb'.*no such column"),
         (
             "c=number",
@@ -505,6 +507,43 @@ def test_npz_arrays_are_chosen_by_name_and_column(tmp_path, numbers):
     tables = read_tables([tmp_path / "a.npz"], x="emb_0,emb_2", y="label")
     equal(tables.x, numbers[:, [0, 2]])
     assert list(read_tables([tmp_path / "a.npz"], x="emb", y="label").x)[-1] == "emb_2"
+
+
+def embeddings(path, numbers):
+    """The arrays that `flatnce embed` writes, and one of other rows."""
+    rows = len(numbers)
+    words = {
+        "files": np.array([f"a/{i}.png" for i in range(rows)]),
+        "classes": np.array(["a", "b"]),
+    }
+    means = numbers[:2, :3]
+    np.savez(path, **words, embeddings=numbers[:, :3], labels=np.arange(rows) % 2, means=means)
+    return path
+
+
+def test_arrays_of_an_archive_that_are_not_selected_are_ignored(tmp_path, numbers):
+    path = embeddings(tmp_path / "a.npz", numbers)
+    tables = read_tables([path], x="embeddings", y="labels")
+    equal(tables.x, numbers[:, :3])
+    equal(tables.y, np.arange(len(numbers))[:, None] % 2)
+    np.savez(tmp_path / "b.npz", embeddings=numbers[:, :3], files=np.array(["a", "b"]))
+    equal(read_tables([tmp_path / "b.npz"], x="embeddings", alone=True).x, numbers[:, :3])
+
+
+def test_arrays_of_an_archive_that_cannot_be_selected_say_why(tmp_path, numbers):
+    path = embeddings(tmp_path / "a.npz", numbers)
+    assert "array 'files' of" in refusal(path, "embeddings", "labels,files")
+    assert "dtype <U1 and shape (2,); save real numbers" in refusal(path, "classes", "labels")
+    listing = f"'embeddings' {len(numbers)}, 'means' 2"
+    assert listing in refusal(path, "embeddings", "means")
+
+
+def test_the_arrays_of_an_archive_that_cannot_be_used_are_named_in_the_list(tmp_path, numbers):
+    *usable, files, classes = describe_columns(embeddings(tmp_path / "a.npz", numbers))
+    assert {one["kind"] for one in usable} == {"number"}
+    assert [one["name"] for one in usable][2:4] == ["embeddings_2", "labels"]
+    assert files == {"name": "files", "kind": "not a table of numbers"}
+    assert classes == {**files, "name": "classes"}
 
 
 # Large files.

@@ -225,10 +225,11 @@ def _list_columns(options: MiOptions) -> None:
         print_json(plain(listing))
         return
     for file, columns in listing.items():
-        print(f"{Path(file).name}: {counted(len(columns), 'column')}")
+        print(f"{Path(file).name}: {counted(sum('number' in one for one in columns), 'column')}")
         width = max(len(column["name"]) for column in columns)
         for column in columns:
-            print(f"  {column['number']:>4}  {column['name']:<{width}}  {column['kind']}")
+            number = column.get("number", "–")
+            print(f"  {number:>4}  {column['name']:<{width}}  {column['kind']}")
     say(f"To read a column as another kind, add --kind COLUMN=KIND, one of {', '.join(KINDS)}.")
 
 

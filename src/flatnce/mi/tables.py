@@ -76,15 +76,19 @@ class _File:
     arrays: Mapping[str, list[int]] = field(default_factory=dict)  # columns of each array
     notes: list[str] = field(default_factory=list)
     said: Mapping[str, str] = field(default_factory=dict)  # kinds that the user gave, by name
+    unused: Mapping[str, str] = field(default_factory=dict)  # why arrays are, by name
 
     @cached_property
     def kinds(self) -> list[str]:
-        head = next(self.chunks(list(range(len(self.names))), HEAD_ROWS), None)
-        if head is None:
+        parts = [*self.arrays.values()] or [list(range(len(self.names)))]
+        heads = [head for part in parts for head in islice(self.chunks(part, HEAD_ROWS), 1)]
+        if not heads:
             raise ValueError(f"{self.path} has no rows; write it again")
-        return [kind_of(head[column]) for column in head]
+        return [kind_of(head[column]) for head in heads for column in head]
 
     def select(self, expression: str, option: str) -> list[int]:
+        for name in filter(self.unused.get, expression.split(",")):
+            raise ValueError(self.unused[name])
         return select(expression, self.names, option, str(self.path), self.arrays)
 
     def choose(
@@ -143,12 +147,14 @@ def describe_columns(path: str | Path, *, header: bool = True) -> list[dict[str,
     """Return number, name and kind of every column of a file, judged by types and first rows.
 
     Arguments:
-        path: A file of a format in :data:`flatnce.mi.tables.FORMATS`.
+        path: A file of a format in :data:`flatnce.mi.tables.FORMATS`; arrays of an archive that
+            cannot be used come last, without a number.
         header: Whether the first line of text holds names.
     """
     file = _open(path, header)
     every = zip(range(len(file.names)), file.names, file.kinds, strict=True)
-    return [dict(zip(("number", "name", "kind"), one, strict=True)) for one in every]
+    usable = [dict(zip(("number", "name", "kind"), one, strict=True)) for one in every]
+    return usable + [{"name": name, "kind": "not a table of numbers"} for name in file.unused]
 
 
 def read_tables(
@@ -312,8 +318,10 @@ def _kinds_by_name(
 ) -> dict[str, str]:
     if isinstance(given, str):
         # A name may hold commas: only one after an equals sign ends a part.
-        parts = re.findall(r"[^=]+(?:=[^,]*)?", given)
-        typed = [part.strip(", ").rpartition("=") for part in parts]
+        parts = [part.strip(", ") for part in re.findall(r"[^=]+(?:=[^,]*)?", given)]
+        for part in (part for part in parts if part and "=" not in part):
+            raise ValueError(f"--kind {part} has no kind; give COLUMN=KIND, as in {part}=category")
+        typed = [part.rpartition("=") for part in parts]
         given = {name.strip(): kind.strip() for name, _, kind in typed}
     kinds: dict[str, str] = {}
     for name, kind in (given or {}).items():
@@ -420,28 +428,31 @@ def _open_arrays(path: Path) -> _File:
         raise ValueError(f"{path} holds no arrays; write numbers with numpy.savez")
     names: list[str] = []
     arrays: dict[str, list[int]] = {}
-    tables = {name: array for name, array in tables.items() if array.ndim} or tables
+    unused: dict[str, str] = {}
     for name, array in tables.items():
         if array.dtype.kind not in "biuf" or array.ndim not in (1, 2) or not array.size:
-            raise ValueError(MESSAGES["array"].format(name=name, path=path, array=array))
+            unused[name] = MESSAGES["array"].format(name=name, path=path, array=array)
+            continue
         own = [f"{name}_{i}" for i in range(array.shape[1])] if array.ndim == 2 else [name]
         arrays[name] = list(range(len(names), len(names) + len(own)))
         names += own
-    if len(set(map(len, tables.values()))) != 1:
-        listing = ", ".join(f"{name!r} {len(array):,}" for name, array in tables.items())
-        raise ValueError(f"the arrays of {path} have different numbers of rows ({listing})")
-    count = len(next(iter(tables.values())))
-    if len(tables) == 1:
+    if not arrays:
+        raise ValueError(next(iter(unused.values())))
+    if len(arrays) == 1:
         names = [str(i) for i in range(len(names))]
 
     def chunks(columns: list[int], size: int) -> Iterator[pd.DataFrame]:
         wanted = [name for name in arrays if set(arrays[name]) & set(columns)]
         held = [place for name in wanted for place in arrays[name]]
-        for start in range(0, count, size):
+        if len({len(tables[name]) for name in wanted}) > 1:
+            listing = ", ".join(f"{name!r} {len(tables[name]):,}" for name in wanted)
+            raise ValueError(MESSAGES["lengths"].format(path=path, listing=listing))
+        for start in range(0, len(tables[wanted[0]]), size):
             parts = [tables[name][start : start + size] for name in wanted]
             yield pd.DataFrame(np.column_stack(parts).astype(np.float64), columns=held)[columns]
 
-    return _File(path, names, count, chunks, {} if "" in arrays else arrays)
+    most = max(len(tables[name]) for name in arrays)
+    return _File(path, names, most, chunks, {} if "" in arrays else arrays, unused=unused)
 
 
 def _open_text(path: Path, header: bool) -> _File:
