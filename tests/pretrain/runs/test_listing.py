@@ -114,6 +114,22 @@ def test_a_summary_says_what_the_files_say(runs):
     ordered(summaries(runs), None)
 
 
+def test_the_scores_are_those_of_the_last_checkpoint_in_whatever_order_they_were_measured(runs):
+    def measured(name, step, top1, protocol="linear"):
+        one = {"step": step, "data": "digits", "protocol": {"name": protocol}, "top1": top1}
+        log.add_evaluation(runs / name, one)
+        return summary_of(runs / name, name)
+
+    measured("first", 400, 0.986)  # the last step
+    measured("first", 66, 0.5, "knn, k = 20")
+    found = measured("first", 66, 0.981)
+    assert (found["state"], found["linear"]) == ("done", 0.986)
+    assert found["scores"] == {"linear": 0.986}  # no result of an earlier checkpoint
+    assert measured("going", 300, 0.7)["linear"] == 0.7  # of an unfinished run, the latest
+    assert measured("going", 100, 0.6)["linear"] == 0.7
+    assert measured("going", 400, 0.5)["linear"] == 0.5
+
+
 @pytest.mark.parametrize(
     "file, text",
     [

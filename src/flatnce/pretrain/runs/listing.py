@@ -34,9 +34,10 @@ Summary = dict[str, Any]
 def summary_of(directory: Path, name: str) -> Summary:
     """One run in brief; the state of a run whose files cannot be read is ``damaged``.
 
-    ``scores`` holds the newest result of each protocol on test samples (of another data set than
-    the run's own as "linear on cifar10"), ``last`` the last numbers of training and of the last
-    watch, ``age`` the seconds since something was measured.
+    ``scores`` holds the result of each protocol on test samples (of another data set than the
+    run's own as "linear on cifar10"): of a finished run that of its last step, of another run that
+    of the latest step that was evaluated. ``last`` holds the last numbers of training and of the
+    last watch, ``age`` the seconds since something was measured.
     """
     found = {"name": name, "directory": str(directory)}
     try:
@@ -57,8 +58,10 @@ def _read_summary(directory: Path) -> Summary:
     saved = [] if done else directory.glob(f"checkpoints/step-{9 * '[0-9]'}")
     newest = max((int(one.name[5:]) for one in saved), default=0)
     step, epoch = trained.get("step") or math.inf, trained.get("epoch") or 0.0
-    scores, own = {}, str(settings.get("data") or "")
-    for one in results.get("evaluations", ()):
+    scores, own, final = {}, str(settings.get("data") or ""), results.get("step")
+    for one in sorted(results.get("evaluations", ()), key=lambda one: one.get("step") or 0):
+        if None not in (final, at := one.get("step")) and at != final:
+            continue  # of an earlier checkpoint of a finished run
         score = one.get("pool_mi") if one.get("top1") is None else one["top1"]
         tested = os.path.normpath(one.get("data") or own)  # photos/ is ./photos
         more = "" if tested == os.path.normpath(own) else f" on {one['data']}"
