@@ -178,7 +178,7 @@ def _own_backbone(name: str, example: Tensor, pretrained: bool) -> nn.Module:
         raise ValueError(
             f"pretrained=True is not for {argument}={name!r}; load its weights in your code"
         )
-    found = own_object("backbone", name)
+    found, network = own_object("backbone", name), None
     with torch.no_grad():
         try:
             network = copy.deepcopy(found) if isinstance(found, nn.Module) else found()
@@ -187,10 +187,12 @@ def _own_backbone(name: str, example: Tensor, pretrained: bool) -> nn.Module:
             training, place = network.training, next(iter(_tensors(network)), example).device
             features = network.eval()(example.to(place))
         except Exception as error:  # a user's code can raise anything
+            remedy = "be a torch module, or a class or function that makes one without arguments"
+            if isinstance(network, nn.Module):
+                remedy = "take a batch of that shape in its forward"
             raise ValueError(
                 f"{argument}={name!r} cannot be used with inputs of shape (b, "
-                f"{', '.join(map(str, example.shape[1:]))}): {error_text(error)}; it must be a "
-                "torch module, or a class or function that makes one without arguments"
+                f"{', '.join(map(str, example.shape[1:]))}): {error_text(error)}; it must {remedy}"
             ) from error
     if not isinstance(features, Tensor) or features.shape[:-1] != example.shape[:1]:
         shape = f" of shape {tuple(features.shape)}" if isinstance(features, Tensor) else ""

@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from importlib import import_module
@@ -202,6 +203,22 @@ def test_settings_of_own_data_need_own_data(tmp_path):
 # After training.
 
 
+@pytest.mark.parametrize("missing", ["rich", "jinja2", "safetensors"])
+def test_calls_that_lack_an_extra_name_it_before_the_training(missing, tmp_path, monkeypatch):
+    """Also with quiet, and not only when the page is written after the training."""
+    monkeypatch.chdir(tmp_path)
+    for name in [missing, *(one for one in sys.modules if one.startswith(f"{missing}."))]:
+        monkeypatch.setitem(sys.modules, name, None)
+    remedy = rf"{missing}, which is not installed: pip install 'flatnce\[cli,report,train\]'$"
+    own = {"data": own_things.Rows(), "encoder": own_things.Network(), **QUICK}
+    for given in ({"data": "digits"}, own, {"data": "digits", "quiet": True}):
+        with pytest.raises(ModuleNotFoundError, match=f"^flatnce.train needs {remedy}"):
+            flatnce.train(**given)
+    with pytest.raises(ModuleNotFoundError, match=f"^flatnce.resume needs {remedy}"):
+        flatnce.resume("runs/none")
+    assert not list(tmp_path.iterdir())
+
+
 def test_what_is_said_to_be_next_can_be_done(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     pairs = [(x, y) for x, y, _ in own_things.pairs("train")]
@@ -273,8 +290,19 @@ def refuse(rows):
         ),
         (
             {"encoder": nn.Linear(7, 4)},
-            r"encoder='object:Linear' cannot be used with inputs of shape \(b, 8\): RuntimeError",
+            r"encoder='object:Linear' cannot be used with inputs of shape \(b, 8\): RuntimeError"
+            r".*; it must take a batch of that shape in its forward$",
             RuntimeError,
+        ),
+        (
+            {"encoder": lambda: nn.Linear(7, 4)},
+            r"cannot be used with inputs of shape \(b, 8\): .*; it must take a batch of that",
+            RuntimeError,
+        ),
+        (
+            {"encoder": lambda: 7},
+            r"TypeError: it makes a int; it must be a torch module, or a class or function that",
+            TypeError,
         ),
         ({"augment": refuse}, "item 0 cannot be used: ZeroDivisionError", ZeroDivisionError),
         (
@@ -285,7 +313,7 @@ def refuse(rows):
         ({"data": broken_function}, "data='.*:broken_function' failed for split='tr", KeyError),
         ({"data": BrokenStream()}, "first items cannot be read: LookupError: no", LookupError),
     ],
-    ids=["data", "step", "encoder", "augment", "batch", "function", "stream"],
+    ids=["data", "step", "encoder", "made", "maker", "augment", "batch", "function", "stream"],
 )
 def test_an_error_of_a_users_code_is_the_cause_of_one_that_says_where(
     given, said, cause, tmp_path

@@ -4,12 +4,12 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 from flatnce.cli.progress import show_progress
+from flatnce.extras import require_extra
 from flatnce.messages import FlatnceWarning, counted, say
 from flatnce.own_code import ARGUMENTS, is_own
 from flatnce.pretrain.evaluation import evaluate_run, expand
@@ -23,6 +23,7 @@ from flatnce.pretrain.training.saved import own_settings, read_config, run_statu
 __all__ = ["finish_run", "finished_text", "print_results", "resume", "train"]
 
 USUAL = ("knn", "linear")  # protocols
+NEEDED = ("rich", "jinja2", "safetensors")  # the page, for one, comes after the training
 
 
 def train(
@@ -46,7 +47,7 @@ def train(
         name: Name of the run in the folder of runs; by default from its settings.
         preset: Settings to start from; by default those made for the data set.
         evaluate: Protocols to evaluate with on the test set at the end; may be empty.
-        quiet: Show neither progress nor results. Without rich nothing is shown either.
+        quiet: Show neither progress nor results.
         options: Settings of the run, for example ``objective="infonce"`` or ``batch_size=32``;
             and arguments of :func:`flatnce.pretrain.train`, for example ``replace=True`` or
             ``encoder=network``.
@@ -56,12 +57,13 @@ def train(
         >>> flatnce.train("digits", objective="flatnce", name="first").finished  # doctest: +SKIP
         True
     """
+    for package in NEEDED:
+        require_extra(package, "flatnce.train", "cli,report,train")
     rest = {key: options.pop(key) for key in ("report", "replace") if key in options}
     objects: Any = {key: options.pop(key) for key in ARGUMENTS.values() if key in options}
     usual = starting_config(data, preset)
     asked = usual.override(**options, **own_settings(objects))
     refuse_unused([asked], [key for key in options if asked.flat()[key] != usual.flat()[key]])
-    quiet = quiet or find_spec("rich") is None
     with show_progress(asked.run.epochs, quiet=quiet) as report:
         directory = new_folder(name, asked.usual_name)
         outcome = loop.train(asked, directory, evaluate=evaluate, **{"report": report, **rest})
@@ -89,9 +91,11 @@ def resume(
         quiet: Show neither progress nor results.
         objects: Those that :func:`train` was given, such as ``encoder`` and ``data``.
     """
+    for package in NEEDED:
+        require_extra(package, "flatnce.resume", "cli,report,train")
     if evaluate:
         expand(evaluate)  # refuses an unknown name before training
-    directory, quiet = find_run(run), quiet or find_spec("rich") is None
+    directory = find_run(run)
     config, status = read_config(directory), run_status(directory)
     if status.finished and step is None and not quiet:
         say(finished_text(directory, status.step))
