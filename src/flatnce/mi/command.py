@@ -228,8 +228,7 @@ def _list_columns(options: MiOptions) -> None:
         print(f"{Path(file).name}: {counted(sum('number' in one for one in columns), 'column')}")
         width = max(len(column["name"]) for column in columns)
         for column in columns:
-            number = column.get("number", "–")
-            print(f"  {number:>4}  {column['name']:<{width}}  {column['kind']}")
+            print(f"  {column.get('number', '–'):>4}  {column['name']:<{width}}  {column['kind']}")
     say(f"To read a column as another kind, add --kind COLUMN=KIND, one of {', '.join(KINDS)}.")
 
 

@@ -302,10 +302,8 @@ class EstimationJob:
     def add_fold(self, split: cleaning.Split, seed: int) -> None:
         """Fit the transforms of a split, and make the critic that it trains."""
         tables, options = self.tables, self.options
-        on_x, on_y = (
-            cleaning.fitted_transform(options.transform, side[split.train])
-            for side in (tables.x, tables.y)
-        )
+        sides, how = (tables.x, tables.y), options.transform
+        on_x, on_y = (cleaning.fitted_transform(how, side[split.train]) for side in sides)
         x, y = on_x(tables.x[split.train]), on_y(tables.y[split.train])
         validation = on_x(tables.x[split.validation]), on_y(tables.y[split.validation])
         device = options.torch_device()
@@ -466,14 +464,10 @@ class MutualInformation(EstimationOptions):
         The columns are those of ``fit``; rows with missing values are left out.
         """
         _, rows = self._complete_rows(x, y)
-        values = [
-            fold.critic.information(*fold.transformed(*rows)) for fold in self._fitted_job.folds
-        ]
-        return sum(values) / len(values)
+        folds = self._fitted_job.folds
+        return sum(one.critic.information(*one.transformed(*rows)) for one in folds) / len(folds)
 
-    def _complete_rows(
-        self, x: Any, y: Any
-    ) -> tuple[NDArray[np.bool_], tuple[cleaning.Table, cleaning.Table]]:
+    def _complete_rows(self, x: Any, y: Any) -> tuple[NDArray[np.bool_], list[cleaning.Table]]:
         if not hasattr(self, "_fitted_job"):
             raise ValueError("this estimator has no critic yet: call fit(x, y) first")
         if not self._fitted_job.folds:
@@ -482,7 +476,7 @@ class MutualInformation(EstimationOptions):
         cleaning.same_rows(x=x, y=y)
         flat = [side.reshape(len(side), -1) for side in (left, right)]
         complete = np.isfinite(np.concatenate(flat, axis=1)).all(axis=1)
-        return complete, (left[complete], right[complete])
+        return complete, [left[complete], right[complete]]
 
     def _checked_side(self, values: Any, side: int) -> cleaning.Table:
         """Return the columns of x (side 0) or y (side 1) that were used in ``fit``."""

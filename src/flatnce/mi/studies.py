@@ -73,10 +73,9 @@ class Study:
         ``p_value_holm`` keeps the chance of any false find at its level, ``q_value`` (Benjamini
         and Hochberg) the expected share of false finds. A missing p-value counts as 1.
         """
-        records = [
-            {**dict(zip(self.header, names, strict=True)), **_record(one)}
-            for names, one in self.estimates.items()
-        ]
+        named = [dict(zip(self.header, names, strict=True)) for names in self.estimates]
+        found = map(_record, self.estimates.values())
+        records = [names | record for names, record in zip(named, found, strict=True)]
         p_values = [record["p_value"] for record in records]
         for record, holm, q_value in zip(records, *_corrected(p_values), strict=True):
             record |= {"p_value_holm": float(holm), "q_value": float(q_value)}
@@ -239,7 +238,8 @@ def score_func(x: Any, y: Any, **choices: Any) -> tuple[Table, Table]:
         labels = np.unique(labels, return_inverse=True)[1]
     parts = _parts(x, "x", choices.pop("columns", None))
     same_rows(choices.get("groups"), x=x, y=y)
-    varies = np.array([len(np.unique(_known(one), axis=0)) != 1 for one in parts.values()])
+    known = (one[~np.isnan(one).any(axis=1)] for one in parts.values())
+    varies = np.array([len(np.unique(one, axis=0)) != 1 for one in known])
     scores, p_values = np.zeros(len(varies)), np.ones(len(varies))
     if varies.any():
         study = rank(dict(compress(parts.items(), varies)), labels, **choices)
@@ -296,18 +296,13 @@ def _parts(table: Any, argument: str, columns: Sequence[str] | None) -> dict[str
     return {name: values[:, [k]] for k, name in enumerate(names)}
 
 
-def _known(part: Table) -> Table:
-    """The rows without missing values."""
-    return part[~np.isnan(part).any(axis=1)]
-
-
 def _columns(columns: Sequence[str] | None, groups: Any, **sides: Any) -> dict[str, Table]:
     """Columns of the first side by name, checked."""
     argument = next(iter(sides))
     found = _parts(sides[argument], argument, columns)
     same_rows(groups, **sides)
     for name, part in found.items():
-        known = _known(part)
+        known = part[~np.isnan(part).any(axis=1)]
         causes = {
             "infinite values": np.isinf(known).any(),
             f"fewer than {FEWEST_ROWS} values ({len(known)})": len(known) < FEWEST_ROWS,

@@ -144,11 +144,10 @@ class _File:
 
 
 def describe_columns(path: str | Path, *, header: bool = True) -> list[dict[str, Any]]:
-    """Return number, name and kind of every column of a file, judged by types and first rows.
+    """Return name, kind and (if usable) number of every column, judged by types and first rows.
 
     Arguments:
-        path: A file of a format in :data:`flatnce.mi.tables.FORMATS`; arrays of an archive that
-            cannot be used come last, without a number.
+        path: A file of a format in :data:`flatnce.mi.tables.FORMATS`.
         header: Whether the first line of text holds names.
     """
     file = _open(path, header)
@@ -318,10 +317,10 @@ def _kinds_by_name(
 ) -> dict[str, str]:
     if isinstance(given, str):
         # A name may hold commas: only one after an equals sign ends a part.
-        parts = [part.strip(", ") for part in re.findall(r"[^=]+(?:=[^,]*)?", given)]
-        for part in (part for part in parts if part and "=" not in part):
+        parts = re.findall(r"[^=]+(?:=[^,]*)?", given)
+        typed = [part.strip(", ").rpartition("=") for part in parts]
+        for part in (kind for name, _, kind in typed if kind and not name):
             raise ValueError(f"--kind {part} has no kind; give COLUMN=KIND, as in {part}=category")
-        typed = [part.rpartition("=") for part in parts]
         given = {name.strip(): kind.strip() for name, _, kind in typed}
     kinds: dict[str, str] = {}
     for name, kind in (given or {}).items():
@@ -424,11 +423,7 @@ def _open_arrays(path: Path) -> _File:
     except Exception as error:  # damaged or encrypted files can raise anything
         raise ValueError(MESSAGES["arrays"].format(path=path, error=error)) from error
     _check_memory([path], needed, free, "save fewer rows or columns, or each array as .npy")
-    if not tables:
-        raise ValueError(f"{path} holds no arrays; write numbers with numpy.savez")
-    names: list[str] = []
-    arrays: dict[str, list[int]] = {}
-    unused: dict[str, str] = {}
+    names, arrays, unused = list[str](), dict[str, list[int]](), dict[str, str]()
     for name, array in tables.items():
         if array.dtype.kind not in "biuf" or array.ndim not in (1, 2) or not array.size:
             unused[name] = MESSAGES["array"].format(name=name, path=path, array=array)
@@ -437,7 +432,7 @@ def _open_arrays(path: Path) -> _File:
         arrays[name] = list(range(len(names), len(names) + len(own)))
         names += own
     if not arrays:
-        raise ValueError(next(iter(unused.values())))
+        raise ValueError(next(iter(unused.values()), MESSAGES["no_arrays"].format(path=path)))
     if len(arrays) == 1:
         names = [str(i) for i in range(len(names))]
 
