@@ -23,8 +23,9 @@ while [[ $1 == --* ]]; do shift; done
 for node in $(seq "$SLURM_NNODES"); do "$@" > "$PLACE/node-$node.log" 2>&1 & pids+=($!); done
 for pid in "${pids[@]}"; do wait "$pid" || exit 1; done
 """
+# More lines than a pipe holds, so that a reader that stops at the first one is an error.
 SCONTROL = """#!/usr/bin/env bash
-[[ "$*" == "show hostnames $SLURM_JOB_NODELIST" ]] && printf 'localhost\\nsecond\\n'
+[[ "$*" == "show hostnames $SLURM_JOB_NODELIST" ]] && echo localhost && seq -f 'node-%g' 20000
 """
 
 
