@@ -54,12 +54,20 @@ def test_a_number_of_the_file_is_not_called_an_option_that_was_typed(archive, ca
 def test_a_log_of_another_tool_is_refused_with_what_can_be_read(tmp_path, capsys):
     log = tmp_path / "log.csv"
     log.write_text("step,loss\n1,2.0\n", encoding="utf-8")
-    assert main(["doctor", str(log)]) == 1
+    assert main(["doctor", str(log)]) == 2
     said = capsys.readouterr().err
     for part in ("log.csv", "run of flatnce train", "embeddings", "numpy.savez", "loss curve"):
         assert part in said
     page = re.search(r"docs/\S+\.md", said)[0]
     assert "With only a loss curve" in (ROOT / page).read_text(encoding="utf-8")
+
+
+def test_a_damaged_archive_is_input_that_cannot_be_used(archive, capsys):
+    whole = archive.read_bytes()
+    for content in (whole[:2000], whole[:-40], b""):
+        archive.write_bytes(content)
+        assert main(["doctor", str(archive)]) == 2
+        assert "embeddings.npz is not a NumPy archive" in capsys.readouterr().err
 
 
 def test_a_run_is_found_by_its_name(tmp_path, monkeypatch, capsys):

@@ -396,8 +396,10 @@ def test_what_is_not_an_archive_is_one_clear_error(tmp_path):
     texts = b"", b"no archive", b"PK\x03\x04 cut short", bytes(flipped), bytes(locked)
     for content in (*texts, single, objects):
         path.write_bytes(content if isinstance(content, bytes) else content.getvalue())
-        with pytest.raises(OSError, match=r"without running code.*numpy\.savez"):
+        with pytest.raises(ValueError, match=r"without running code.*numpy\.savez"):
             read_embeddings(path)
+    with pytest.raises(IsADirectoryError, match=re.escape(str(tmp_path))):
+        read_embeddings(tmp_path)  # it exists
 
 
 def test_an_archive_larger_than_the_memory_is_refused_unread(tmp_path, monkeypatch):

@@ -183,12 +183,11 @@ def read_embeddings(path: str | Path) -> dict[str, Any]:
     read. NumPy has no bfloat16: save such embeddings as float32.
     """
     place = Path(path)
-    if not place.is_file():
+    if not place.exists():
         raise FileNotFoundError(f"{place} does not exist; name an .npz file with z1 and z2 in it")
     names = ("z1", "z2", "labels", "ids", "temperature", "batch_size")
-    try:
-        # Opened here: numpy leaves the handle of an unreadable file open.
-        with open_plain(place) as file:
+    with open_plain(place) as file:  # numpy leaves the handle of an unreadable file open
+        try:
             archive = np.lib.npyio.NpzFile(file, allow_pickle=False)  # type: ignore[call-arg]
             there = ", ".join(sorted(archive.files)) or "nothing"
             wanted = [name for name in names if name in archive.files]
@@ -198,15 +197,16 @@ def read_embeddings(path: str | Path) -> dict[str, Any]:
             if size > (most := memory_of_machine()):
                 raise MemoryError(f"{size / 1e9:,.0f} GB into {most / 1e9:,.0f} GB")
             arrays = {name: archive[name] for name in wanted}
-    except MemoryError as error:
-        raise OSError(f"{place} does not fit into memory ({error}); save fewer rows") from error
-    except Exception as error:  # damaged or encrypted files can raise anything
-        raise OSError(
-            f"{place} is not a NumPy archive that can be read without running code from it "
-            f"({error}); name a run of flatnce train, or write embeddings from plain arrays by "
-            "numpy.savez(path, z1=..., z2=...). Logs of other tools cannot be read; "
-            "docs/howto/saturated.md has a rule for a loss curve"
-        ) from error
+        except MemoryError as error:
+            said = f"{place} does not fit into memory ({error}); save fewer rows"
+            raise OSError(said) from error
+        except Exception as error:  # damaged or encrypted files can raise anything
+            raise ValueError(
+                f"{place} is not a NumPy archive that can be read without running code from it "
+                f"({error}); name a run of flatnce train, or write embeddings from plain arrays "
+                "by numpy.savez(path, z1=..., z2=...). Logs of other tools cannot be read; "
+                "docs/howto/saturated.md has a rule for a loss curve"
+            ) from error
     if not {"z1", "z2"} <= set(arrays):
         raise ValueError(
             f"{place} holds {there}, not both z1 and z2; write it by "
