@@ -77,7 +77,7 @@ def test_a_run_is_found_by_its_name(tmp_path, monkeypatch, capsys):
     log.log({"kind": "train", "step": 10, "steps": 10, **line})
     assert run(["first", "--no-embeddings"]) == 0
     said = capsys.readouterr().out
-    assert "first: unknown" in said and "takes 100 steps" in said
+    assert "first: undecided" in said and "takes 100 steps" in said
     log.log({"kind": "train", "step": 100, "steps": 90, **line})
     assert run(["first", "--no-embeddings"]) == 0
     said = capsys.readouterr().out
@@ -106,6 +106,8 @@ run([])
         (["frist"], 2, "is not a run directory"),
         (["--temperature", "0.1"], 2, "--temperature is for a run or embeddings"),
         (["--no-embeddings"], 2, "--no-embeddings is for a run or embeddings"),
+        (["{archive}", "--no-embeddings"], 2, "--no-embeddings is for a run; leave it out"),
+        (["{archive}", "--device", "cpu"], 2, "--device cpu is for a run; leave it out"),
         (["{archive}", "--temperature", "0"], 2, "--temperature 0 must"),
         (["{archive}", "--temperature", "-1"], 2, "--temperature -1"),
         (["{archive}", "--batch-size", "1000"], 2, "--batch-size 1000"),

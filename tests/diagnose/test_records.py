@@ -109,6 +109,8 @@ def test_a_run_is_judged_by_its_log_and_lacking_embeddings_are_said(logged):
     assert any("checkpoint" in reason for reason in found.unknown)
     with pytest.raises(ValueError, match=r"temperature=0\.5 is for embeddings"):
         examine(directory, temperature=0.5)
+    with pytest.raises(ValueError, match="layout=two_tower is for embeddings"):
+        examine(directory, layout="two_tower")
 
 
 @pytest.mark.parametrize("objective, takes_queue", [("flatnce", True), ("dhel", False)])
@@ -127,7 +129,7 @@ def test_a_short_run_is_not_called_collapsed_and_a_head_is_advised_only_where_th
     logged,
 ):
     line = {"kind": "train", "step": 50, "steps": 50, "epoch": 2.0, **GOOD, "effective_rank": 5.0}
-    assert examine_run(logged(line), embeddings=False).verdict == "unknown"
+    assert examine_run(logged(line), embeddings=False).verdict == "undecided"
     long = [{**line, "step": step} for step in (50, 100)]
     (found,) = examine_run(logged(*long), embeddings=False).findings
     assert found.kind == "dimensional collapse" and len(found.remedies) == 2
@@ -137,7 +139,7 @@ def test_a_short_run_is_not_called_collapsed_and_a_head_is_advised_only_where_th
 
 
 def test_a_failed_run_says_why_first(logged):
-    assert examine_run(logged(), embeddings=False).verdict == "unknown"
+    assert examine_run(logged(), embeddings=False).verdict == "undecided"
     failure = {"kind": "failure", "step": 7, "message": "the loss is nan", "diverged": True}
     found = examine_run(logged(failure), embeddings=False)
     assert found.kinds == ("failed",) and "nan" in found.findings[0].evidence

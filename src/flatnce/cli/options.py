@@ -139,7 +139,8 @@ def as_typed(message: str) -> str:
             return match[0]
         flag, value = _typed[match[1]], match[2]
         if flag in _switches and value[:1] != "'":
-            return f"--no-{flag[2:]}" if value == "False" else flag
+            off = value == "False" and not flag.startswith("--no-")
+            return f"--no-{flag[2:]}" if off else flag
         if value[:1] in ("'", '"'):
             return f"{flag} {shlex.quote(value[1:-1])}" if flag else value
         if value[:1] in ("(", "["):

@@ -11,6 +11,8 @@ from flatnce.core.objectives.registry import all_names
 from flatnce.environment import environment, plain
 from flatnce.messages import check_choice
 
+RENAMED = {"name": "", "embeddings": "no_embeddings"}
+
 
 @dataclass(frozen=True)
 class DoctorOptions:
@@ -41,7 +43,7 @@ class DoctorOptions:
 
 def run(arguments: list[str]) -> int:
     """Run the command and return the exit code: 0 whatever is found."""
-    options = parse_options(DoctorOptions, "doctor", arguments, renamed={"name": ""})
+    options = parse_options(DoctorOptions, "doctor", arguments, renamed=RENAMED)
     given = asdict(options)
     target, as_json = given.pop("target"), given.pop("json")
     if target is None:

@@ -46,10 +46,10 @@ class Diagnosis:
 
     @property
     def verdict(self) -> str:
-        """The kind of the first finding; ``healthy`` or ``unknown`` if there is none."""
+        """The kind of the first finding; ``healthy`` or ``undecided`` if there is none."""
         if self.findings:
             return self.findings[0].kind
-        return "healthy" if self.judged else "unknown"
+        return "healthy" if self.judged else "undecided"
 
     @property
     def kinds(self) -> tuple[str, ...]:

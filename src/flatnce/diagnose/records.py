@@ -43,10 +43,11 @@ def examine(
     """
     place = Path(target)
     check_choice("layout", layout, LAYOUTS)
-    typed = {"temperature": temperature, "batch_size": batch_size}
+    typed: dict[str, Any] = {"temperature": temperature, "batch_size": batch_size}
     if place.is_file() or place.suffix in (".npz", ".npy"):
-        if device != "auto":
-            raise ValueError(f"device={device!r} is for a run; leave it out for embeddings")
+        for name, value, usual in (("device", device, "auto"), ("embeddings", embeddings, True)):
+            if value != usual:
+                raise ValueError(f"{name}={value!r} is for a run; leave it out for embeddings")
         given = read_embeddings(place)
         given |= {name: value for name, value in typed.items() if value is not None}
         try:
@@ -56,8 +57,9 @@ def examine(
             if typed.get(name, name) is None:
                 raise ValueError(f"the array {name} of {place}: {problem}") from error
             raise
-    for name, value in {**typed, "objective": objective or None}.items():
-        if value is not None:
+    typed |= {"layout": "" if layout == "two_view" else layout, "objective": objective}
+    for name, value in typed.items():
+        if value not in (None, ""):
             raise ValueError(
                 f"{name}={value} is for embeddings; leave it out for a run, which has its own"
             )
