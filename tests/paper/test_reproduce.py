@@ -437,6 +437,14 @@ def test_every_experiment_survives_runs_that_diverged(name, which, committed, tm
         assert results["pictures"] == []
 
 
+@pytest.mark.usefixtures("nothing_trains")
+def test_a_recorded_evaluation_that_no_experiment_asked_for_is_left_alone(committed, tmp_path):
+    store = deepcopy(committed)
+    for run in map(store.find, plan_runs(EXPERIMENTS["table-transfer"], Setting())):
+        run.record["evaluations"].append({"name": "knn", "top1": 0.5})
+    reproduce("table-transfer", Setting(), tmp_path / "out", store=store)
+
+
 # Plans.
 
 
@@ -549,6 +557,16 @@ def test_a_folder_that_another_process_writes_is_refused(typed, tmp_path, capsys
         assert main([*typed, "--out", str(out)]) == 2
     assert f"{out} is being trained by another process" in capsys.readouterr().err
     assert not out.exists()
+
+
+@pytest.mark.parametrize("typed", [["demo"], ["reproduce", "fig-mi"]])
+def test_a_page_that_flatnce_did_not_write_is_refused_before_any_work(typed, tmp_path, capsys):
+    (page := tmp_path / "report.html").write_text("mine", encoding="utf-8")
+    assert main([*typed, "--out", str(tmp_path)]) == 2
+    assert f"--out {page} is a file that flatnce did not write" in capsys.readouterr().err
+    assert main([*typed, "--out", str(page)]) == 2
+    assert f"--out {page} is a file; name a folder" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [page] and page.read_text(encoding="utf-8") == "mine"
 
 
 def test_missing_images_are_named_with_the_remedies_and_nothing_is_written(

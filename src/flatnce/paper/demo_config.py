@@ -5,6 +5,7 @@ from pathlib import Path
 
 from flatnce.messages import check_at_least, check_fields, check_positive
 from flatnce.pretrain.runs.folder import runs_folder
+from flatnce.report.page import check_folder
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,7 @@ class DemoConfig:
         largest = max(self.candidates)
         check_fields(self, steps=1, seeds=2, width=1, every=1, first_seed=0, pool=largest)
         check_positive("learning_rate", self.learning_rate)
-        if self.out.exists() and not self.out.is_dir():
-            raise ValueError(f"out={str(self.out)!r} is a file; name a folder for the run")
+        check_folder(self.out)
 
     @property
     def seed_range(self) -> range:

@@ -23,6 +23,7 @@ __all__ = [
     "Progress",
     "Section",
     "Table",
+    "check_folder",
     "check_place",
     "render_page",
     "write_page",
@@ -162,6 +163,14 @@ def check_place(path: Path) -> None:
                 f"out={str(path)!r} is a file that flatnce did not write, which is never "
                 "replaced; name another"
             )
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder whose ``report.html`` cannot be written, before any work is done."""
+    if folder.is_dir():
+        check_place(folder / "report.html")
+    elif folder.exists():
+        raise ValueError(f"out={str(folder)!r} is a file; name a folder for the run")
 
 
 def _template(name: str) -> str:

@@ -535,9 +535,8 @@ def transfer(runs: Runs) -> Findings:
     """Accuracy on every set that is on disk, by both protocols."""
     wanted = runs.setting.pick(runs.experiment.sets)
     trained = [run for run in runs.finished if not run.failure]
-    recorded = [{tuple(e["asked"]["data"]) for e in run.record["evaluations"]} for run in trained]
     absent = missing_sets(wanted, runs.finished[0].config.data.root)
-    missing = [one for one in absent if not all((one,) in sets for sets in recorded)]
+    missing = [one for one in absent if not all(one in run.tested_on for run in trained)]
     here = [name for name in wanted if name not in missing]
     rows, charts = [], []
     for entry in runs.experiment.printed:

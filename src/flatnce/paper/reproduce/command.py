@@ -16,6 +16,7 @@ from flatnce.paper.reproduce.experiment import EXPERIMENTS, Setting, find_experi
 from flatnce.paper.reproduce.page import reproduce_page, table_of
 from flatnce.pretrain.runs.folder import run_lock, runs_folder
 from flatnce.pretrain.runs.log import read_run
+from flatnce.report.page import check_folder
 from flatnce.report.text import capitalised
 
 
@@ -82,6 +83,7 @@ def _reproduce(options: ReproduceOptions) -> Path:
     others = committed_records() if options.store is None else []
     store = Store(Path(options.store or folder / "store"), others)
     out = Path(options.out or folder / name)
+    check_folder(out)
     setting = Setting(options.scale, options.seeds, options.imagenet)
     progress = partial(sweep_progress, quiet=options.json)
     say = (lambda _: None) if options.json else print

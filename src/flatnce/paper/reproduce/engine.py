@@ -137,8 +137,7 @@ def _of_runs(
 def _check_data(experiment: Experiment, setting: Setting, runs: Sequence[TrainingRun]) -> None:
     """Raise if the images to train on are missing, or every set to transfer to."""
     sets = setting.pick(experiment.sets) if experiment.sets else []
-    done = (one for run in runs if run.record for one in run.record["evaluations"])
-    recorded = {name for one in done for name in one.get("asked", {}).get("data", ())}
+    recorded = {name for run in runs for name in run.tested_on}
     if sets and not recorded.intersection(sets) and len(missing_sets(sets)) == len(sets):
         raise MissingData(MESSAGES["no_transfer"].format(sets=", ".join(sets), first=sets[0]))
     data = [run.config.data.data for run in runs if run.record is None]

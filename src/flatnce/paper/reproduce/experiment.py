@@ -57,6 +57,12 @@ class TrainingRun:
         """Why it diverged."""
         return str(self.record["failure"])
 
+    @property
+    def tested_on(self) -> set[str]:
+        """The sets of its recorded evaluations beside its own."""
+        done = self.record["evaluations"] if self.record else ()
+        return {name for one in done for name in one.get("asked", {}).get("data", ())}
+
     def epoch_of(self, step: int) -> float:
         """The epoch at a step."""
         results = self.record["results"]
