@@ -160,7 +160,8 @@ def run_parts(asked, piece, runs_of):
         if not runs:
             print(f"part {part} has nothing to run", flush=True)
             continue
-        needed = sum(run.seconds for run in runs) * 1.1
+        beside = taken if asked.together else ()
+        needed = 1.1 * sum(run.seconds for run in (*beside, *runs))
         if time.perf_counter() - began + needed > asked.until:
             print(f"part {part} needs {needed:.0f} s and is left out", flush=True)
             continue

@@ -697,6 +697,27 @@ def test_the_parts_of_a_piece_pass_the_parser_and_runs_with_records_are_left_out
     assert len(trained) == 2
 
 
+@pytest.mark.parametrize(("together", "parts"), [(True, ["a"]), (False, ["a", "b"])])
+def test_parts_side_by_side_share_the_time(study_modules, monkeypatch, tmp_path, together, parts):
+    import training
+
+    runs = {
+        part: training.Run("flatnce", 32, 0.1, 0.03, 100 + 20 * (part == "b")) for part in "ab"
+    }
+    trained = []
+
+    def train(asked, piece, folder, wanted):
+        trained.extend(wanted.values())
+        return dict.fromkeys(wanted)
+
+    monkeypatch.setattr(training, "trained_and_evaluated", train)
+    monkeypatch.setattr(training, "prepare", lambda asked: None)
+    asked = Namespace(preset="digits", out=tmp_path, epochs=100, parts="ab", together=together)
+    asked.until = 1.2 * runs["b"].seconds  # either part fits, and not both
+    training.run_parts(asked, 6, lambda part, *_: [runs[part]])
+    assert trained == parts
+
+
 @pytest.fixture
 def trained_at_once(study_modules, monkeypatch, tmp_path):
     """Runs a part of two runs that end one after the other, without training and images."""
