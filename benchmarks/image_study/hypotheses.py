@@ -24,7 +24,7 @@ from choices import (
     target_of,
     temperature_of,
 )
-from pieces import PIECES, kept_changes, names_of_changes
+from pieces import PIECES, SETTLED, kept_changes, names_of_changes
 from records import read_all
 from scipy.stats import t as student
 
@@ -55,6 +55,12 @@ NOT_RUN, NOT_ALL, SUPPORTED, REFUTED = "not run", "not all seeds", "supported", 
 def signed(text):
     """With a minus sign in place of a hyphen."""
     return text.replace("-", "−")
+
+
+def of_table(heads, rows):
+    """A table in Markdown."""
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    return "\n".join([*lines, *("| " + " | ".join(map(str, row)) + " |" for row in rows)])
 
 
 LIMITS = {name: signed(f"lower limit > {margin:g}") for name, margin in MARGINS.items()}
@@ -297,7 +303,7 @@ def eleventh(records):
         verdict = one.verdict(-LEVEL)
         if verdict == SUPPORTED and one.high >= LEVEL:
             verdict = REFUTED if one.low > LEVEL else "undecided"
-        found.append(replace(one, of=f"{one.of} and τ = 0.14"))
+        found.append(replace(one, of=f"{one.of} and τ = {SETTLED}"))
         verdicts.append(verdict)
     verdict = together(verdicts)
     return [Finding("H11", one.of, len(one.seeds), *one.shown, verdict) for one in found]

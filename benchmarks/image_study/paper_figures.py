@@ -29,7 +29,7 @@ from choices import (
     targets,
     temperature_of,
 )
-from hypotheses import ARMS, accuracies, difference, signed
+from hypotheses import ARMS, accuracies, difference, of_table, signed
 from records import read_all
 
 HERE = Path(__file__).parent
@@ -92,11 +92,6 @@ def groups_of_figure_1(records):
 def spread(values, digits=2):
     """Mean ± one standard deviation."""
     return f"{statistics.fmean(values):.{digits}f} ± {statistics.stdev(values):.{digits}f}"
-
-
-def of_table(heads, rows):
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    return "\n".join([*lines, *("| " + " | ".join(map(str, row)) + " |" for row in rows)])
 
 
 def information(records):

@@ -25,7 +25,7 @@ from choices import (
     targets,
     temperature_of,
 )
-from hypotheses import ARMS, difference, runs_of_curve, signed, table
+from hypotheses import ARMS, difference, of_table, runs_of_curve, signed, table
 from records import read_all
 
 HERE = Path(__file__).parent
@@ -58,7 +58,7 @@ def rows_of(records, first_head, first):
         first: Gives the cell of the first column from a record.
     """
     names = ("objective", "τ", "rate", "linear", "kNN, k = 20", "kNN, k = 200", "ESS", "gain")
-    lines = [f"| {first_head} | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
+    rows = []
     for record, is_best in records:
         found, last = record["evaluation"], record["metrics"][-1]
         name = NAMES[objective_of(record)]
@@ -66,9 +66,8 @@ def rows_of(records, first_head, first):
         if is_best:
             name, numbers[0] = f"**{name}**", f"**{numbers[0]}**"
         cells = [first(record), name, temperature_of(record), rate_of(record), *numbers]
-        cells += [f"{last['ess_paper']:.2f}", f"{last['gain']:.2f}"]
-        lines.append("| " + " | ".join(map(str, cells)) + " |")
-    return "\n".join(lines)
+        rows.append([*cells, f"{last['ess_paper']:.2f}", f"{last['gain']:.2f}"])
+    return of_table((first_head, *names), rows)
 
 
 def marked(groups):
@@ -103,22 +102,20 @@ def targeted(records):
     """A row per run of piece 4, with the temperature of its last epoch; no choice is marked."""
     runs = [one for objective in NAMES for one in targets(records, objective)]
     names = ("objective", "target", "last τ", "linear", "kNN, k = 20", "kNN, k = 200", "ESS, raw")
-    lines = [f"| {' | '.join((*names, 'gain'))} |", "|---" * (len(names) + 1) + "|"]
+    rows = []
     for one in sorted(runs, key=lambda one: (objective_of(one) != "infonce", target_of(one))):
         found, last = one["evaluation"], one["metrics"][-1]
         cells = [NAMES[objective_of(one)], target_of(one), f"{last['temperature']:.3f}"]
         cells += [f"{100 * found[key]:.2f}" for key in ("linear", "knn_20", "knn_200")]
-        cells += [f"{last['ess_paper']:.2f}", f"{last['gain']:.2f}"]
-        lines.append("| " + " | ".join(map(str, cells)) + " |")
-    return "\n".join(lines)
+        rows.append([*cells, f"{last['ess_paper']:.2f}", f"{last['gain']:.2f}"])
+    return of_table((*names, "gain"), rows)
 
 
 def arms(records, piece=5):
     """A row per evaluation run of a piece, by batch, seed and arm."""
     runs = [one for one in records if one["piece"] == piece and one["seed"] in EVALUATION_SEEDS]
     names = ("batch", "seed", "arm", "τ or target", "last τ", "linear", "kNN, k = 20")
-    lines = [f"| {' | '.join((*names, 'kNN, k = 200'))} |", "|---" * (len(names) + 1) + "|"]
-    order = {arm: name for name, arm in ARMS.items()}
+    order, rows = {arm: name for name, arm in ARMS.items()}, []
 
     def arm_of(one):
         return objective_of(one), target_of(one) is not None
@@ -129,16 +126,15 @@ def arms(records, piece=5):
         cells.append(f"τ = {temperature_of(one)}" if held is None else f"ESS = {held}")
         cells.append(f"{one['metrics'][-1]['temperature']:.3f}")
         found = one["evaluation"]
-        cells += [f"{100 * found[key]:.2f}" for key in ("linear", "knn_20", "knn_200")]
-        lines.append("| " + " | ".join(map(str, cells)) + " |")
-    return "\n".join(lines)
+        rows.append(cells + [f"{100 * found[k]:.2f}" for k in ("linear", "knn_20", "knn_200")])
+    return of_table((*names, "kNN, k = 200"), rows)
 
 
 def comparison(records):
     """A row per batch and arm of piece 5: means over seeds ± one standard deviation."""
     runs = [one for one in records if one["piece"] == 5 and one["seed"] in EVALUATION_SEEDS]
     names = ("batch", "arm", "τ or target", "last τ", "n", "linear", "kNN, k = 20")
-    lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
+    rows = []
     for batch in sorted({batch_of(one) for one in runs}):
         for name, arm in ARMS.items():
             group = [r for r in runs if (objective_of(r), target_of(r) is not None) == arm]
@@ -149,25 +145,24 @@ def comparison(records):
             shown = f"τ = {temperature_of(group[0])}" if held is None else f"ESS = {held}"
             span = sorted({f"{min(ends):.3f}", f"{max(ends):.3f}"})
             cells = [batch, name, shown, " to ".join(span), len(group)]
-            cells += [spread_of(group, key) for key in ("linear", "knn_20")]
-            lines.append("| " + " | ".join(map(str, cells)) + " |")
-    return "\n".join(lines)
+            rows.append(cells + [spread_of(group, key) for key in ("linear", "knn_20")])
+    return of_table(names, rows)
 
 
 def differences(records):
     """A row per pair of arms of piece 5: the mean difference and its interval by two measures."""
-    lines = ["| difference, with the batch sizes | linear | kNN, k = 20 |", "|---" * 3 + "|"]
+    rows = []
     for pair in PAIRS:
         found = [difference(records, *pair, measure) for measure in ("linear", "knn_20")]
         cells = [f"{one.mean:+.2f} ({one.low:.2f} to {one.high:.2f})" for one in found]
-        lines.append(f"| {found[0].of} | {' | '.join(map(signed, cells))} |")
-    return "\n".join(lines)
+        rows.append([found[0].of, *map(signed, cells)])
+    return of_table(("difference, with the batch sizes", "linear", "kNN, k = 20"), rows)
 
 
 def curve(records):
     """A row per temperature of piece 6 and objective: means over the seeds that have been run."""
     names = ("τ", "objective", "n", "linear", "kNN, k = 20", "kNN, k = 200", "ESS, raw", "gain")
-    lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
+    rows = []
     for temperature in CURVE:
         for objective, name in NAMES.items():
             runs = runs_of_curve(records, objective)
@@ -178,22 +173,21 @@ def curve(records):
             cells += [spread_of(group, key) for key in ("linear", "knn_20", "knn_200")]
             for key in ("ess_paper", "gain"):
                 cells.append(f"{statistics.fmean(r['metrics'][-1][key] for r in group):.2f}")
-            lines.append("| " + " | ".join(map(str, cells)) + " |")
-    return "\n".join(lines)
+            rows.append(cells)
+    return of_table(names, rows)
 
 
 def parts(records):
     """A row per part that has been run: its runs, their commits and the seconds of training."""
-    groups = {}
+    groups, rows = {}, []
     for one in records:
         groups.setdefault((one["piece"], str(one["piece_step"])), []).append(one)
-    lines = ["| piece | part or step | runs | commit | seconds |", "|---" * 5 + "|"]
     for (piece, step), runs in sorted(groups.items()):
         seconds = [one["results"]["seconds"] for one in runs]
         commits = sorted({one["environment"]["commit"][:7] for one in runs})
         span = f"{min(seconds):.0f} to {max(seconds):.0f}"
-        lines.append(f"| {piece} | {step} | {len(runs)} | {', '.join(commits)} | {span} |")
-    return "\n".join(lines)
+        rows.append([piece, step, len(runs), ", ".join(commits), span])
+    return of_table(("piece", "part or step", "runs", "commit", "seconds"), rows)
 
 
 def spread_of(group, key):
@@ -206,45 +200,34 @@ def spread_of(group, key):
 def invariance(studies, target):
     """Settled temperatures of one target by study and estimator."""
     sizes = list(next(iter(studies.values()))[0]["temperature"])
-    lines = [
-        f"| scores | estimator | {' | '.join(f'm = {m}' for m in sizes)} "
-        "| max / min, m ≥ 30 | within 10 % |",
-        "|---" * (len(sizes) + 4) + "|",
-    ]
-    for name, rows in studies.items():
-        for row in rows:
-            if row["target"] != target:
-                continue
-            shown = [f"{value:.3f}" for value in row["temperature"].values()]
-            ratio = row["ratio_30_to_1022"]
-            cells = [name, row["estimator"], *shown, f"{ratio:.3f}"]
-            cells.append("yes" if row["invariant_from_30"] else "no")
-            lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    heads = ["scores", "estimator", *(f"m = {m}" for m in sizes)]
+    rows = []
+    for name, found in studies.items():
+        for row in found:
+            if row["target"] == target:
+                shown = [f"{value:.3f}" for value in row["temperature"].values()]
+                cells = [name, row["estimator"], *shown, f"{row['ratio_30_to_1022']:.3f}"]
+                rows.append([*cells, "yes" if row["invariant_from_30"] else "no"])
+    return of_table([*heads, "max / min, m ≥ 30", "within 10 %"], rows)
 
 
 def all_runs(studies, estimators=ESTIMATORS):
     """The largest ratio over all runs and in how many it is within 10 %, by estimator, target."""
     real = {name: rows for name, rows in studies.items() if not name.startswith("Gaussian")}
-    targets = sorted({row["target"] for rows in real.values() for row in rows})
-    heads = " | ".join(f"target {target}" for target in targets)
-    lines = [f"| estimator | {heads} |", "|---" * (len(targets) + 1) + "|"]
+    every = [row for rows in real.values() for row in rows]
+    targets = sorted({row["target"] for row in every})
+    lines = []
     for estimator in estimators:
-        cells = []
+        cells = [estimator]
         for target in targets:
-            found = [
-                row
-                for rows in real.values()
-                for row in rows
-                if (row["estimator"], row["target"]) == (estimator, target)
-            ]
+            wanted = estimator, target
+            found = [row for row in every if (row["estimator"], row["target"]) == wanted]
             ratios = [row["ratio_30_to_1022"] for row in found]
             worst = "not reached" if None in ratios else f"{max(ratios):.3f}"
-            cells.append(
-                f"{worst} ({sum(row['invariant_from_30'] for row in found)} of {len(found)})"
-            )
-        lines.append(f"| {estimator} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+            within = sum(row["invariant_from_30"] for row in found)
+            cells.append(f"{worst} ({within} of {len(found)})")
+        lines.append(cells)
+    return of_table(["estimator", *(f"target {target}" for target in targets)], lines)
 
 
 def tables():
