@@ -317,6 +317,15 @@ def test_a_run_is_neither_a_store_nor_overwritten(copy):
     assert (run / "config.json").read_bytes() == before
 
 
+def test_a_store_that_cannot_be_written_is_refused_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.setattr(engine, "analyse", Mock(side_effect=AssertionError("work")))
+    (file := tmp_path / "file").touch()
+    with pytest.raises(ValueError, match=r"store='.*file' is a file; name a folder of records"):
+        Store(file)
+    with pytest.raises(NotADirectoryError, match="file"):
+        reproduce("table-1", Setting(), tmp_path / "out", store=Store(file / "store"))
+
+
 def test_results_hold_the_numbers_of_each_seed(trained_twice):
     results = read_run(trained_twice / "out").results
     cell = results["rows"][1]["measures"]["ESS of the negatives, last"]

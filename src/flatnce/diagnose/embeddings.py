@@ -76,11 +76,9 @@ class Case:
 
     def of(self, rows: Tensor) -> "Case":
         """The case of some of the samples, as one batch."""
-        chosen: dict[str, Any] = {"batch_size": len(rows)}
-        for name in ("z1", "z2", "ids", "labels"):
-            part = getattr(self, name)
-            chosen[name] = None if part is None else part[rows]
-        return replace(self, **chosen)
+        arrays = {name: getattr(self, name) for name in ("z1", "z2", "ids", "labels")}
+        chosen = {name: one[rows] for name, one in arrays.items() if one is not None}
+        return replace(self, batch_size=len(rows), **chosen)
 
 
 @torch.no_grad()

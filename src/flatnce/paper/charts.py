@@ -14,6 +14,7 @@ from flatnce.report.page import Figure, Table
 from flatnce.report.text import capitalised, in_unit
 
 __all__ = [
+    "Plain",
     "Values",
     "cell_text",
     "comparison",

@@ -154,6 +154,7 @@ def _record_of_all(
     key = key_of(config, measured=True)
     if key not in store.records:
         announce(f"{experiment.shows[setting.scale]}; no progress is shown before the end")
+        store.folder.mkdir(parents=True, exist_ok=True)  # before hours of work, not after
         found = plain(vars(analyse(experiment, [], setting)))
         name = f"{experiment.name}-{setting.scale}-{key[-8:]}"
         head = {"format_version": FORMAT_VERSION, "key": key, "name": name, "config": config}

@@ -1,15 +1,12 @@
 """The page of an experiment: the paper's claim, the results, and the charts with their numbers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from flatnce.paper.charts import cell_text, draw
+from flatnce.paper.charts import Plain, cell_text, draw
 from flatnce.pretrain.runs.log import read_run
 from flatnce.report.page import Page, Paragraph, Section, Table, origin_of, write_page
 from flatnce.report.text import OBJECTIVES, VARIABLES, capitalised, in_unit
-
-Plain = Mapping[str, Any]
 
 
 def reproduce_page(directory: str | Path) -> Path:

@@ -41,8 +41,10 @@ class Store:
     """The records in a folder, which is written to, and in others."""
 
     def __init__(self, folder: Path, others: Sequence[Path] = ()) -> None:
-        if (folder / "config.json").exists():
-            raise ValueError(f"store={str(folder)!r} is a run; name a folder of records")
+        is_file = folder.exists() and not folder.is_dir()
+        if is_file or (folder / "config.json").exists():
+            what = "file" if is_file else "run"
+            raise ValueError(f"store={str(folder)!r} is a {what}; name a folder of records")
         self.folder = folder
         self.records: dict[str, dict[str, Any]] = {}
         for place in (*others, folder):
