@@ -11,8 +11,6 @@ from flatnce.core.objectives.registry import all_names
 from flatnce.environment import environment, plain
 from flatnce.messages import check_choice
 
-RENAMED = {"name": "", "embeddings": "no_embeddings"}
-
 
 @dataclass(frozen=True)
 class DoctorOptions:
@@ -43,7 +41,8 @@ class DoctorOptions:
 
 def run(arguments: list[str]) -> int:
     """Run the command and return the exit code: 0 whatever is found."""
-    options = parse_options(DoctorOptions, "doctor", arguments, renamed=RENAMED)
+    renamed = {"name": "", "embeddings": "no_embeddings"}
+    options = parse_options(DoctorOptions, "doctor", arguments, renamed=renamed)
     given = asdict(options)
     target, as_json = given.pop("target"), given.pop("json")
     if target is None:

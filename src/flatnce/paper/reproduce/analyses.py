@@ -136,7 +136,7 @@ class Runs:
     def values(self, group: Group, name: str) -> Values:
         """A measure of a group, one number per seed."""
         if name == "linear":
-            protocol, options = self.setting.linear_probe()
+            protocol, options = self.setting.pick(CONTENT["linear_probe"])
             return [one.get("top1") for one in group.scores(protocol, self.epoch, **options)]
         if name == "saturation":  # at the end
             ends = (group.curve(key).last() for key in ("mi", "mi_ceiling"))
@@ -214,12 +214,13 @@ def evaluations(
     if missing := [name for name in names if asked[name] not in done]:
         if run.directory is None:
             raise MissingWeights(f"{run.name}: {', '.join(missing)} at step {step}")
+        several = {k: tuple(one) for k, one in options.items() if isinstance(one, list)}
         try:
             found = evaluate_run(
                 run.directory,
                 missing,
                 data,
-                Options(**options),
+                Options(**options | several),
                 step=step,
                 device=run.config.run.device,
                 label=lambda one: {"asked": asked[one["name"]]},
@@ -473,7 +474,7 @@ def checkpoint_points(run: TrainingRun, runs: Runs) -> list[dict[str, float]]:
     """What was logged at each checkpoint's step, and the accuracy of the checkpoint."""
     lines = {one["step"]: one for one in run.record["metrics"]}
     points = []
-    protocol, options = runs.setting.linear_probe()
+    protocol, options = runs.setting.pick(CONTENT["linear_probe"])
     for step in run.record["checkpoints"]:
         before = [known for known, one in lines.items() if known <= step and "mi" in one]
         if "pool_mi" in lines.get(step, {}) and before:
@@ -498,7 +499,7 @@ def linear_by_epoch(runs: Runs) -> Findings:
     """Top-1 and top-5 of every checkpoint, by both probes."""
     first = runs.first_trained
     epochs = [first.epoch_of(step) for step in first.record["checkpoints"]] if first else []
-    _, options = runs.setting.linear_probe()
+    _, options = runs.setting.pick(CONTENT["linear_probe"])
     for run in runs.finished:
         for epoch in () if run.failure else epochs:
             # Both probes share their features.
@@ -540,9 +541,7 @@ def transfer(runs: Runs) -> Findings:
     here = [name for name in wanted if name not in missing]
     rows, charts = [], []
     for entry in runs.experiment.printed:
-        protocol, smoke = entry["protocol"], {"epochs": 1, "rates": (1e-3,)}
-        small = {"epochs": 10} if protocol == "transfer-finetune" else {}
-        options = runs.setting.pick({"smoke": smoke, "small": small, "paper": {"size": 224}})
+        protocol, options = entry["protocol"], runs.setting.pick(entry["options"])
         values: dict[str, list[Values]] = {group.label: [] for group in runs.groups}
         for data in here:
             for group in runs.groups:
@@ -569,9 +568,7 @@ STARTS = {"supervised": ("Supervised", 3), "infonce": ("InfoNCE", 0), "flatnce":
 
 def few_labels(runs: Runs) -> Findings:
     """Top-1 and top-5 by share of labels, beside the same architecture from random weights."""
-    smoke = {"epochs": 1, "rates": (5e-4,), "batch_size": 64}
-    options = runs.setting.pick({"smoke": smoke, "small": {"epochs": 30}, "paper": {}})
-    options["fraction"] = (0.05, 0.2) if runs.setting.scale == "smoke" else (0.01, 0.1)
+    options = runs.setting.pick(runs.experiment.sizes)
     shares = [f"{fraction:.0%}" for fraction in options["fraction"]]
     members = {group.objective: group.runs for group in runs.groups}
     # From random weights the objective plays no part: any run of the seed that did not diverge.

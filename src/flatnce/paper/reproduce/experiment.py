@@ -34,12 +34,6 @@ class Setting:
         """The value for this scale of a mapping by scale; any other value as it is."""
         return choice[self.scale] if isinstance(choice, Mapping) else choice
 
-    def linear_probe(self) -> tuple[str, dict[str, Any]]:
-        """Protocol and options of the linear probe; at scale ``smoke`` one that takes 0.1 s."""
-        if self.scale == "smoke":
-            return "linear-short", {"epochs": 2, "rates": (1.0,)}
-        return "linear", {}
-
 
 @dataclass(frozen=True)
 class TrainingRun:
@@ -114,7 +108,7 @@ class Experiment:
     #: name, title and caption of the charts that ``analyse`` draws
     headings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     printed: Sequence[Mapping[str, Any]] = ()  #: tables of the paper, in per cent
-    #: how much is done, by scale, in an experiment that trains while it is analysed
+    #: how much is done, by scale, where something is trained while it is analysed
     sizes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     variants: Sequence[Mapping[str, Any]] = ()  #: what such an experiment compares
     shows: Mapping[str, str] = field(default_factory=dict)  #: what each of its scales is for

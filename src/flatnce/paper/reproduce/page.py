@@ -32,10 +32,10 @@ def table_of(rows: Sequence[Plain], caption: str) -> Table:
             text = f"{value:g}" if isinstance(value, float) else OBJECTIVES.get(value, str(value))
             cells.append("" if value is None else text)
         for name in measures:
-            cell = row["measures"].get(name)
-            cells.append("" if cell is None else cell_text(cell))
+            cell = row["measures"].get(name, {})
+            cells.append(cell_text(cell) if cell else "")
             if name in printed:
-                paper = None if cell is None else cell.get("paper")
+                paper = cell.get("paper")
                 known = {"mean": paper, "sd": None}
                 cells.append("" if paper is None else in_unit(known, cell["unit"]))
         lines.append(cells)
