@@ -168,9 +168,10 @@ def test_what_the_log_shows_is_not_said_to_be_found_by_embedding(logged, monkeyp
         )
 
 
-def test_a_trained_run_is_embedded_too(tmp_path):
+def test_a_trained_run_is_embedded_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "IMAGES", 64)
     outcome = train(quick_config(), tmp_path / "run")
-    found = examine_run(outcome.directory, device="cpu", images=64)
+    found = examine_run(outcome.directory, device="cpu")
     seen = found.numbers["embeddings"]
     assert seen["samples"] == 64 and seen["copied_views"] == 0
     assert "false_negative_rate_by_label" not in seen  # labels of a run are for evaluation

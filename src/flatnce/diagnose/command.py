@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import tyro
 
 from flatnce.cli.console import print_json, print_verdict
-from flatnce.cli.options import parse_options
+from flatnce.cli.options import option_of, parse_options
 from flatnce.core.objectives.registry import all_names
 from flatnce.environment import environment, plain
 from flatnce.messages import check_choice
@@ -46,12 +46,9 @@ def run(arguments: list[str]) -> int:
     given = asdict(options)
     target, as_json = given.pop("target"), given.pop("json")
     if target is None:
-        for name, value in given.items():
-            if value != getattr(DoctorOptions, name):
-                typed = f"--{name.replace('_', '-')}"
-                raise ValueError(
-                    f"{typed} is for a run or embeddings: `flatnce doctor RUN {typed}`"
-                )
+        changed = (option_of(k) for k, v in given.items() if v != getattr(DoctorOptions, k))
+        if typed := next(changed, ""):
+            raise ValueError(f"{typed} is for a run or embeddings: `flatnce doctor RUN {typed}`")
         # Imported from its own module: a defect that it reports may prevent other imports.
         from flatnce.diagnose.installation import examine_installation
 

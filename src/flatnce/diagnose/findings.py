@@ -96,8 +96,7 @@ def finding(kind: str, *, within: str = "found", **values: Any) -> Finding:
 
 def not_known(kind: str, **values: Any) -> str:
     """What could not be known, in the words of ``findings.toml``."""
-    words: str = _CATALOGUE["unknown"][kind].format(**values)
-    return words
+    return str(_CATALOGUE["unknown"][kind].format(**values))
 
 
 def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:

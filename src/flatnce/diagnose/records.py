@@ -66,9 +66,7 @@ def examine(
     return examine_run(target, embeddings=embeddings, device=device)
 
 
-def examine_run(
-    name: str | Path, *, embeddings: bool = True, device: str = "auto", images: int = IMAGES
-) -> Diagnosis:
+def examine_run(name: str | Path, *, embeddings: bool = True, device: str = "auto") -> Diagnosis:
     """Judge a run, whether it is running, finished or failed."""
     # Imported here: it loads torchvision and the data sets.
     from flatnce.pretrain.runs.folder import find_run
@@ -103,7 +101,7 @@ def examine_run(
     judged = bool(history) and has_evidence(history)
     if embeddings:
         try:
-            shown = _embedded(place, device, images, numbers, objective)
+            shown = _embedded(place, device, numbers, objective)
         except (OSError, ValueError) as error:  # a run without its data, or without a checkpoint
             unknown.append(not_known("no_embeddings", error=error))
         else:
@@ -142,9 +140,7 @@ def _logged(lines: Sequence[Mapping[str, Any]]) -> list[Numbers]:
     return [*finite, *failed]
 
 
-def _embedded(
-    place: Path, device: str, images: int, numbers: Mapping[str, Any], objective: str
-) -> Diagnosis:
+def _embedded(place: Path, device: str, numbers: Mapping[str, Any], objective: str) -> Diagnosis:
     """The doctor on fresh views of some of the images that the run was trained on."""
     from flatnce.pretrain.data import permutation
     from flatnce.pretrain.evaluation import embed_views
@@ -157,7 +153,7 @@ def _embedded(
     source = load_images(config.data, next(run.encoder.parameters()).device)
     # The run's own seed, so that the same images are examined again; their views are of a seed
     # that no other part of training has drawn from.
-    chosen = permutation(len(source), config.run.seed)[:images].sort().values
+    chosen = permutation(len(source), config.run.seed)[:IMAGES].sort().values
     views = replace(views_of(config, run.size, source), seed=2**35 + config.run.seed)
     z1, z2 = embed_views(
         run.encoder, source.subset(chosen), views, run.channels, config.data.workers

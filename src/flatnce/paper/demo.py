@@ -126,9 +126,7 @@ def losses_of(logits: Float[Tensor, "r k k"]) -> Float[Tensor, " r"]:
     return torch.cat([infonce[:half], flatnce[half:]])
 
 
-def train_case(
-    case: Case, config: DemoConfig, losses: Callable[[Tensor], Tensor] = losses_of
-) -> Iterator[tuple[int, dict[str, list[float]]]]:
+def train_case(case: Case, config: DemoConfig) -> Iterator[tuple[int, dict[str, list[float]]]]:
     """Train all runs of a case together; yield the step and every measure of every run."""
     seeds, correlation = config.seed_range, correlation_of(NATS, DIMENSIONS)
     # Three random streams per seed: start, held-out pools, training pairs.
@@ -148,7 +146,7 @@ def train_case(
             x, y = (torch.stack(part * len(NAMES)) for part in zip(*drawn, strict=True))
             left, right = embed(critics, x, y)
             optimizer.zero_grad()
-            losses(torch.bmm(left, right.mT) / case.temperature).sum().backward()
+            losses_of(torch.bmm(left, right.mT) / case.temperature).sum().backward()
             optimizer.step()
 
 

@@ -19,6 +19,7 @@ from flatnce.environment import plain
 from flatnce.messages import FlatnceWarning
 from flatnce.paper.charts import (
     Charts,
+    Plain,
     Values,
     accuracy_axis,
     axis,
@@ -65,7 +66,7 @@ class Curve:
 class Group:
     """Runs that differ in nothing but their seed."""
 
-    variables: Mapping[str, Any]
+    variables: Plain
     runs: tuple[TrainingRun, ...]
 
     @property
@@ -85,7 +86,7 @@ class Group:
 
     def curve(self, key: str) -> Curve:
         """A measure of the records by epoch; runs that diverged have none."""
-        tables: list[dict[int, Mapping[str, Any]]] = []
+        tables: list[dict[int, Plain]] = []
         for run in self.runs:
             lines = [] if run.failure else run.record["metrics"]
             tables.append({one["step"]: one for one in lines if key in one})
@@ -94,17 +95,15 @@ class Group:
         values = [[table.get(step, {}).get(key) for step in steps] for table in tables]
         return Curve(epochs, values)
 
-    def scores(
-        self, protocol: str, epoch: float | None = None, **options: Any
-    ) -> list[dict[str, Any]]:
+    def scores(self, protocol: str, epoch: float | None = None, **options: Any) -> list[Plain]:
         """The result of a protocol for every run; empty for runs that diverged."""
-        results: list[dict[str, Any]] = []
+        results: list[Plain] = []
         for run in self.runs:
             step = None if epoch is None or run.failure else run.step_at(epoch)
             results += [{} if run.failure else evaluations(run, protocol, step, **options)[0]]
         return results
 
-    def row(self, cells: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    def row(self, cells: Plain, **more: Any) -> dict[str, Any]:
         """A row of an experiment's table."""
         return {"variables": {**self.variables, **more}, "measures": dict(cells)}
 
@@ -336,9 +335,7 @@ def ahead(runs: Runs, measure: str, topic: str, split: str | None = None) -> dic
     return words
 
 
-def gaps(
-    runs: Runs, topic: str, measure: str, pairs: Sequence[Mapping[str, Any]]
-) -> dict[str, str]:
+def gaps(runs: Runs, topic: str, measure: str, pairs: Sequence[Plain]) -> dict[str, str]:
     """Differences between two groups each, beside those that the paper names.
 
     A group is given by objective and batch size; pairs of which one was not trained are left out.
@@ -487,7 +484,7 @@ def checkpoint_points(run: TrainingRun, runs: Runs) -> list[dict[str, float]]:
 # Tables of accuracies, beside the paper's.
 
 
-def printed_share(runs: Runs, entry: Mapping[str, Any], name: str, column: Any) -> float | None:
+def printed_share(runs: Runs, entry: Plain, name: str, column: Any) -> float | None:
     """The accuracy that the paper prints in a column; None at other scales than the paper's."""
     if runs.setting.scale != "paper":
         return None
@@ -597,9 +594,7 @@ def few_labels(runs: Runs) -> Findings:
     return Findings(rows, chart("bars", heading, x, y, bars, categories=shares), words)
 
 
-def _few_labels(
-    run: TrainingRun, start: str, fraction: float, options: Mapping[str, Any]
-) -> dict[str, Any]:
+def _few_labels(run: TrainingRun, start: str, fraction: float, options: Plain) -> Plain:
     """The result of a start with a share of the labels; empty where the run diverged."""
     protocol = "supervised" if start == "supervised" else "semi"
     done = [] if run.failure else evaluations(run, "semi", seed=run.config.run.seed, **options)
@@ -631,7 +626,7 @@ def holder_identity(runs: Runs) -> Findings:
     return Findings(rows, charts, {"Identity": said})
 
 
-def _gradients(gamma: float, seed: int, size: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+def _gradients(gamma: float, seed: int, size: Plain) -> tuple[Tensor, Tensor]:
     """Both gradients with respect to two views, in float64."""
     generator = torch.Generator().manual_seed(seed)
     shape, temperature = (2, size["batch"], size["width"]), size["temperature"]
