@@ -139,8 +139,7 @@ def as_typed(message: str) -> str:
             return match[0]
         flag, value = _typed[match[1]], match[2]
         if flag in _switches and value[:1] != "'":
-            off = value == "False" and not flag.startswith("--no-")
-            return f"--no-{flag[2:]}" if off else flag
+            return flag if value != "False" or flag.startswith("--no-") else f"--no-{flag[2:]}"
         if value[:1] in ("'", '"'):
             return f"{flag} {shlex.quote(value[1:-1])}" if flag else value
         if value[:1] in ("(", "["):

@@ -55,8 +55,8 @@ def reproduce(
     """
     began, place = time.perf_counter(), Path(out)
     experiment = find_experiment(name)
-    plan = plan_runs(experiment, setting)
-    log = _open(place, experiment, setting, [store.find(run) for run in plan])
+    plan = [store.find(run) for run in plan_runs(experiment, setting)]
+    log = _open(place, experiment, setting, plan)
     runs: list[TrainingRun] = []
     if experiment.shows:
         records = [_record_of_all(experiment, setting, store, announce)]
@@ -126,7 +126,7 @@ def _of_runs(
         return analyse(experiment, runs, setting), runs
 
     if plan:
-        announce(amount_of_work([store.find(run) for run in plan]))
+        announce(amount_of_work(plan))
     try:
         return complete("record")
     except MissingWeights as missing:
