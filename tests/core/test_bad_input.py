@@ -54,6 +54,16 @@ def yes(*shape: int) -> Tensor:
     return torch.ones(*shape, dtype=torch.bool)
 
 
+class Constant:
+    """A schedule whose values nothing checks before a step."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def at(self, step: Tensor) -> Tensor:
+        return torch.full((), self.value)
+
+
 def refuses(call: Call, *parts: str) -> None:
     """The call raises a ValueError whose message holds every part."""
     with pytest.raises(ValueError) as raised:
@@ -253,7 +263,7 @@ REFUSED = [
     ("read_at(torch.ones(2))", "temperature has shape (2,)", "zero-dimensional"),
     ("read_at(tensor(1))", "temperature has shape () and dtype torch.int64", "zero-dimensional"),
     (
-        "FlatNCE(EssController(control.Cosine(1.5, 1.5, 1)))(z, rows(seed=1))",
+        "FlatNCE(EssController(Constant(1.5)))(z, rows(seed=1))",
         "target=1.5 of EssController is not in (0, 1]",
     ),
     ("FlatNCE(layout='two_tower', form='out')(z, z)", "two_tower"),
@@ -454,7 +464,7 @@ def test_control_of_the_ess_of_one_negative_is_refused(module, kernel):
 @pytest.mark.parametrize("value", [0.0, -1.0, NAN])
 def test_a_module_refuses_a_temperature_out_of_range(module, value):
     refuses(lambda: module(temperature=value), f"temperature={value}", "positive finite")
-    for temperature in (torch.tensor(value), control.Cosine(value, value, 1)):
+    for temperature in (torch.tensor(value), Constant(value)):
         loss_fn = module(temperature=temperature)
         refuses(lambda f=loss_fn: f(rows(), rows()), "temperature", f"{value:g}", "positive")
 
@@ -721,7 +731,35 @@ SLIPS = [
         "FlatNCE(EssController(0.3), layout='two_tower')(z[:2], z[:2])",
         "target=0.3 of EssController cannot be held: no anchor has two negatives",
     ),
-    ("FlatNCE()(z, z, false_negatives=[])", "has type list; pass a Tensor"),
+    ("FlatNCE()(z, z, false_negatives=[])", "false_negatives has type list; pass a torch.Tensor"),
+    ("FlatNCE()(z, z, negatives=[])", "negatives has type list; pass a torch.Tensor"),
+    ("FlatNCE()(z, labels=torch.tensor([0, 0, 1]), negatives=[])", "negatives has type list"),
+    ("F.cross_entropy(z, torch.arange(3), [1.0, 1.0, 1.0])", "weight has type list"),
+    ("F.contrast_from_logits([[1.0, 0.0]], torch.tensor([0]))", "logits has type list"),
+    ("F.contrast_from_logits(z, [0, 1, 2])", "target has type list"),
+    ("F.contrast_of(z, 0.1)", "pairs is not from a layout; pass pairs such as two_view"),
+    ("F.contrast_of((), 0.1)", "pairs is not from a layout"),
+    ("F.contrast_of((z, z), 0.1)", "pairs is not from a layout"),
+    ("F.importance_weights(F.two_view(z, z), 0.1, power=INF)", "power=inf is not finite"),
+    ("F.importance_weights(F.two_view(z, z), 0.1, power=-INF)", "power=-inf is not finite"),
+    ("F.alignment(z, z[:1])", "x has shape (3, 3) and y (1, 3); pass equal shapes"),
+    ("F.temperature_for_ess(F.two_view(z, z), '0.3')", "target='0.3' is not an ESS"),
+    ("EssController(0.3, rate='a')", "rate='a' must lie in (0, 1)"),
+    ("EssController(0.3, rate=None)", "rate=None must lie in (0, 1)"),
+    ("EssController(0.3, rate=True)", "rate=True must lie in (0, 1)"),
+    ("EssController(0.3, lowest='a')", "and highest=1000.0, all positive and finite"),
+    (
+        "EssController(0.3, temperature_at_start=None)",
+        "temperature_at_start=None must lie between",
+    ),
+    ("EssController(0.3, highest=torch.ones(2))", "highest=tensor([1., 1.]), all positive"),
+    ("EssController(Cosine(0.3, 1.5, 10))", "end=1.5, steps=10) is not an ESS; pass a number"),
+    ("Cosine('a', 0.1, 10)", "start='a' must be a positive finite number"),
+    ("Cosine(0.3, 0.0, 10)", "end=0.0 must be a positive finite number"),
+    ("Cosine(0.3, 0.1, 'a')", "steps='a' must be at least 1, a finite number"),
+    ("Cosine(0.3, 0.1, INF)", "steps=inf must be at least 1, a finite number"),
+    ("Monitor('a')", "rows='a' must be 0"),
+    ("Monitor(2.5)", "rows=2.5 must be 0"),
     ("F.multi_view([z, z, z], form='all')", "form"),
     ("F.two_tower(z, z, directions='right')", "directions"),
     ("F.importance_weights(F.two_tower(z, z), 0.1)", "one direction"),
@@ -760,8 +798,9 @@ def slips_said() -> dict[str, str]:
 import json, torch
 from flatnce import EssController, FlatNCE, HolderFlatNCE, KeyQueue, LearnedTemperature, Monitor
 from flatnce import functional as F
+from flatnce.core.control import Cosine
 
-z, said = torch.eye(3), {{}}
+z, INF, said = torch.eye(3), float("inf"), {{}}
 for call in {[call for call, _ in SLIPS]!r}:
     try:
         eval(call)

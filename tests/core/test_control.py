@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Sequence
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -550,6 +551,10 @@ for target in right:
     controller = EssController(target=target)
     assert type(controller.target) is float and controller.target == float(target)
     FlatNCE(controller)(torch.eye(4), torch.eye(4))
+start = torch.tensor(0.5, requires_grad=True)
+held = EssController(0.3, rate=Fraction(1, 4), temperature_at_start=start, highest=1000)
+assert held == EssController(0.3, rate=0.25, temperature_at_start=0.5)
+assert all(type(number) is float for number in vars(held).values())
 wrong = "0.3", None, True, np.True_, torch.tensor(True), np.array([0.3]), torch.tensor([0.3])
 for target in (*wrong, np.float32("nan"), np.float32(1.5), torch.tensor(0.0), 10**400):
     try:
@@ -561,7 +566,7 @@ for target in (*wrong, np.float32("nan"), np.float32(1.5), torch.tensor(0.0), 10
 """
 
 
-def test_a_target_is_any_real_number_and_anything_else_is_refused_at_once():
+def test_a_number_is_of_any_real_type_and_anything_else_is_refused_at_once():
     run_forked(TARGETS)
 
 
@@ -668,7 +673,8 @@ def test_over_several_processes_a_controller_is_not_read_on_the_host(monkeypatch
 def test_a_target_of_a_schedule_is_checked_at_every_step(target, accepted, place, kernel, request):
     if place == "deferred":
         request.getfixturevalue(place)
-    loss_fn = FlatNCE(EssController(Cosine(target, target, 1)), kernel=kernel)
+    schedule = SimpleNamespace(at=lambda step: torch.full((), target))
+    loss_fn = FlatNCE(EssController(schedule), kernel=kernel)
     if accepted:
         loss_fn(*views())
         assert float(loss_fn.last.ess) > 0 and int(loss_fn.temperature_source.step) == 1

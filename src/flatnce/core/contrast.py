@@ -19,7 +19,7 @@ from flatnce.core import distributed, faults
 from flatnce.core.direct import are_alike
 from flatnce.core.kernels import DENSE_LIMIT, choose_kernel, fused_is_better
 from flatnce.core.kernels.statistics import RowStatistics, statistics_of_scores
-from flatnce.core.pairs import Arguments, Form, Pairs, operands_for
+from flatnce.core.pairs import Arguments, Form, Pairs, check_tensor, operands_for
 from flatnce.core.selection import Selection
 from flatnce.messages import check_choice
 
@@ -183,7 +183,9 @@ def contrast_of(
         >>> contrast_of(two_view(z, z), temperature=0.5).gap[:3]
         tensor([-0.2082, -0.2082, -0.2082])
     """
-    parts = (pairs,) if isinstance(pairs, Pairs) else tuple(pairs)
+    parts = tuple(pairs) if isinstance(pairs, Sequence) else (pairs,)
+    if not parts or not all(isinstance(part, Pairs) for part in parts):
+        raise ValueError("pairs is not from a layout; pass pairs such as two_view(z1, z2)")
     if power != power:
         raise ValueError(f"power={power!r} is not a number; pass a real number or ±inf")
     # A power closer to 0 or to infinity than rounding can tell is its limit.
@@ -424,6 +426,8 @@ def contrast_from_logits(logits: Tensor, target: Tensor) -> Contrast:
         >>> contrast_from_logits(logits, torch.tensor([0])).gap
         tensor([-2.])
     """
+    check_tensor("logits", logits)
+    check_tensor("target", target)
     if not logits.is_floating_point() or logits.ndim != 2 or 0 in logits.shape:
         raise ValueError(
             f"logits (input) has dtype {logits.dtype} and shape {tuple(logits.shape)}; pass "
@@ -471,6 +475,8 @@ def importance_weights(
         raise ValueError(
             f"pairs has type {type(pairs).__name__}; pass one direction: two_tower(...)[0]"
         )
+    if not math.isfinite(power):
+        raise ValueError(f"power={power!r} is not finite; pass a finite power")
     anchors, keys = pairs.anchors.detach(), pairs.keys.detach()
     beta = power * inverse_temperature(temperature, anchors.device, anchors.dtype)[0]
     with torch.autocast(anchors.device.type, enabled=False):

@@ -14,6 +14,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from flatnce.messages import check_positive
+
 __all__ = ["Cosine", "EssController", "Schedule", "solve_for_ess"]
 
 
@@ -24,6 +26,10 @@ class Schedule(Protocol):
     def at(self, step: Tensor) -> Float[Tensor, ""]:
         """The value at a step count."""
         ...
+
+
+def _is_real(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True)
@@ -40,8 +46,10 @@ class Cosine:
     steps: int
 
     def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise ValueError(f"steps={self.steps} must be at least 1")
+        check_positive("start", self.start)
+        check_positive("end", self.end)
+        if not (_is_real(self.steps) and 1 <= self.steps < math.inf):
+            raise ValueError(f"steps={self.steps!r} must be at least 1, a finite number")
 
     def at(self, step: Tensor) -> Float[Tensor, ""]:
         """The value at a step count."""
@@ -95,21 +103,25 @@ class EssController:
     highest: float = 1e3
 
     def __post_init__(self) -> None:
-        number: Any = self.target
-        if isinstance(number, Tensor) and number.ndim == 0:
-            number = number.item()
-        is_number = isinstance(number, Real) and not isinstance(number, bool)
-        if is_number and 0 < number <= 1:
-            object.__setattr__(self, "target", float(number))
-        elif not isinstance(self.target, Schedule):
+        given: dict[str, Any] = {
+            name: value.item() if isinstance(value, Tensor) and value.ndim == 0 else value
+            for name, value in vars(self).items()
+        }
+        target, rate, start, lowest, highest = given.values()
+        ends = (target.start, target.end) if isinstance(target, Cosine) else (target,)
+        known = isinstance(target, Cosine) or not isinstance(target, Schedule)
+        if known and not all(_is_real(end) and 0 < end <= 1 for end in ends):
             raise ValueError(f"target={self.target!r} is not an ESS; pass a number in (0, 1]")
-        if not 0 < self.rate < 1:
-            raise ValueError(f"rate={self.rate} must lie in (0, 1); the paper's is 0.01")
-        if not 0 < self.lowest <= self.temperature_at_start <= self.highest < math.inf:
+        if not (_is_real(rate) and 0 < rate < 1):
+            raise ValueError(f"rate={self.rate!r} must lie in (0, 1); the paper's is 0.01")
+        bounds = lowest, start, highest
+        if not (all(map(_is_real, bounds)) and 0 < lowest <= start <= highest < math.inf):
             raise ValueError(
-                f"temperature_at_start={self.temperature_at_start} must lie between "
-                f"lowest={self.lowest} and highest={self.highest}, all positive and finite"
+                f"temperature_at_start={self.temperature_at_start!r} must lie between "
+                f"lowest={self.lowest!r} and highest={self.highest!r}, all positive and finite"
             )
+        for name, value in given.items():
+            object.__setattr__(self, name, float(value) if _is_real(value) else value)
 
     def target_at(self, step: Tensor) -> float | Float[Tensor, ""]:
         """The target at a step count; a tensor if it is a schedule."""

@@ -40,6 +40,7 @@ __all__ = [
     "Pairs",
     "check_embeddings",
     "check_integers",
+    "check_tensor",
     "labelled",
     "multi_view",
     "own_view",
@@ -532,8 +533,7 @@ class Arguments:
         """The false-negative mask over samples, checked."""
         if mask is None:
             return None
-        if not isinstance(mask, Tensor):
-            raise ValueError(f"false_negatives has type {type(mask).__name__}; pass a Tensor")
+        check_tensor("false_negatives", mask)
         if mask.dtype != torch.bool or mask.shape != (b, total):
             raise ValueError(
                 f"false_negatives has dtype {mask.dtype} and shape {tuple(mask.shape)}; pass a "
@@ -547,6 +547,7 @@ class Arguments:
         """Shared hard negatives (of every process) and each sample's own."""
         if negatives is None:
             return like.new_zeros((0, like.shape[1])), None
+        check_tensor("negatives", negatives)
         ready = self.embeddings("negatives", negatives, like, ndim=3 if negatives.ndim == 3 else 2)
         ready = ready.to(like.dtype)
         if ready.ndim == 2:
@@ -559,10 +560,15 @@ class Arguments:
         return like.new_zeros((0, like.shape[1])), ready
 
 
+def check_tensor(name: str, value: object) -> None:
+    """Refuse what is not a tensor."""
+    if not isinstance(value, Tensor):
+        raise ValueError(f"{name} has type {type(value).__name__}; pass a torch.Tensor")
+
+
 def check_embeddings(name: str, z: Tensor, ndim: int = 2) -> None:
     """Refuse what is not a batch of floating-point rows."""
-    if not isinstance(z, Tensor):
-        raise ValueError(f"{name} has type {type(z).__name__}; pass a torch.Tensor")
+    check_tensor(name, z)
     if not z.is_floating_point():
         raise ValueError(
             f"{name} has dtype {z.dtype}; pass floating-point embeddings (and labels and "
@@ -575,8 +581,7 @@ def check_embeddings(name: str, z: Tensor, ndim: int = 2) -> None:
 
 def check_integers(name: str, values: Any, n: int) -> None:
     """Refuse what is not one integer per sample."""
-    if not isinstance(values, Tensor):
-        raise ValueError(f"{name} has type {type(values).__name__}; pass a torch.Tensor")
+    check_tensor(name, values)
     broken = values.is_floating_point() or values.is_complex() or values.dtype == torch.bool
     if values.shape != (n,) or broken:
         raise ValueError(

@@ -17,6 +17,8 @@ def alignment(x: Float[Tensor, "n d"], y: Float[Tensor, "n d"]) -> Float[Tensor,
         Wang and Isola, 2020, "Understanding Contrastive Representation Learning through
         Alignment and Uniformity", Eq. 3, https://arxiv.org/abs/2005.10242
     """
+    if x.shape != y.shape:
+        raise ValueError(f"x has shape {tuple(x.shape)} and y {tuple(y.shape)}; pass equal shapes")
     return (x - y).square().sum(dim=1).mean()
 
 

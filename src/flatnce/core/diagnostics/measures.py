@@ -4,6 +4,7 @@ Each function reads a :class:`~flatnce.functional.Contrast`; ``reduction`` is ``
 ``none`` (one number per row).
 """
 
+from numbers import Real
 from typing import Literal
 
 import torch
@@ -92,8 +93,8 @@ def temperature_for_ess(
             :func:`effective_sample_size`.
         kernel: As in :func:`~flatnce.core.contrast.contrast_of`.
     """
-    if not 0 < target <= 1:
-        raise ValueError(f"target={target} is not an ESS; pass a number in (0, 1]")
+    if not (isinstance(target, Real | Tensor) and 0 < target <= 1):
+        raise ValueError(f"target={target!r} is not an ESS; pass a number in (0, 1]")
     check_choice("estimator", estimator, ("population", "paper"))
     parts = pairs if isinstance(pairs, tuple) else (pairs,)
     of_paper = estimator == "paper"

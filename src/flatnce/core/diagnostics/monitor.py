@@ -166,8 +166,8 @@ class Monitor(PreciseState):
 
     def __init__(self, rows: int = 256) -> None:
         super().__init__()
-        if rows < 0 or rows == 1:
-            raise ValueError(f"rows={rows} must be 0 (no geometry) or at least 2")
+        if not isinstance(rows, int | Integral) or rows < 0 or rows == 1:
+            raise ValueError(f"rows={rows!r} must be 0 (no geometry) or a whole number from 2 on")
         self.rows = rows
         self.register_buffer("totals", torch.zeros(len(MEANS), dtype=torch.float64))
         self.register_buffer("steps", torch.zeros((), dtype=torch.long))

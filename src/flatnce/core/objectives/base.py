@@ -223,7 +223,7 @@ def _repeated_over_views(batch: Batch) -> Batch:
             )
         by_rank = mask.reshape(b, -1, 1, b).expand(-1, -1, v, -1)
         mask = by_rank.reshape(b, -1).repeat(v, 1)
-    if negatives is not None and negatives.ndim == 3:
+    if isinstance(negatives, Tensor) and negatives.ndim == 3:
         negatives = negatives.repeat(v, 1, 1)
     return replace(batch, false_negatives=mask, negatives=negatives)
 

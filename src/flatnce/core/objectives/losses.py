@@ -35,6 +35,7 @@ from flatnce.core.contrast import Contrast, contrast_from_logits
 from flatnce.core.direct import EXACT, ClosedForm, without_autocast
 from flatnce.core.objectives.base import Batch, Objective, Options, OwnView
 from flatnce.core.objectives.temperature import LearnedTemperature, Temperature
+from flatnce.core.pairs import check_tensor
 from flatnce.messages import check_choice, check_positive
 
 __all__ = [
@@ -251,9 +252,8 @@ def _checked_logits(
     input: Tensor, target: Tensor, weight: Tensor | None, reduction: str, label_smoothing: float
 ) -> Tensor:
     """The logits with the classes last; raises on what has no FlatNCE form."""
-    for name, value in (("input", input), ("target", target)):
-        if not isinstance(value, Tensor):
-            raise ValueError(f"{name} has type {type(value).__name__}; pass a torch.Tensor")
+    check_tensor("input", input)
+    check_tensor("target", target)
     if target.is_floating_point() and not input.is_floating_point():
         raise ValueError(
             f"input has dtype {input.dtype} and target {target.dtype}; they look swapped: logits "
@@ -273,6 +273,8 @@ def _checked_logits(
             f"expected {tuple(classes_last.shape[:-1])}"
         )
     classes = classes_last.shape[-1]
+    if weight is not None:
+        check_tensor("weight", weight)
     if weight is not None and weight.shape != (classes,):
         raise ValueError(
             f"weight has shape {tuple(weight.shape)}; pass one per class, shape ({classes},)"
