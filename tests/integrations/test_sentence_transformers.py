@@ -188,6 +188,10 @@ def test_a_temperature_is_among_the_settings_and_a_number_is_a_scale(model, kind
             loss.temperature = other
     loss.objective.temperature = EssController(0.3)
     assert "target=0.3" in loss.get_config_dict()["temperature"]
+    loss.objective.temperature = 0.02
+    assert loss.get_config_dict()["scale"] == pytest.approx(50.0)
+    loss.scale = 40.0  # assigned later still
+    assert loss.get_config_dict()["scale"] == 40.0 and loss.temperature == pytest.approx(0.025)
     embeddings = columns()
     loss = FlatNCERankingLoss(model)
     loss.scale = 5.0  # assigned later, which the library allows
@@ -243,6 +247,8 @@ def test_options_assigned_later_take_effect_and_are_those_of_the_card(kind):
         ("similarity_fct", euclidean_sim, "similarity_fct='euclidean_sim'.*cos_sim"),
         ("directions", ("query_to_doc", "sideways"), "Invalid directions.*sideways"),
         ("partition_mode", "apart", "partition_mode must be.*apart"),
+        ("scale", 0.0, r"^scale=0.0 must be a positive finite number"),
+        ("scale", -2.0, r"^scale=-2.0 must be a positive finite number"),
         ("hardness_mode", "hard_negatives", "hardness_mode='hard_negatives'.*leave it out"),
     ],
 )
@@ -273,8 +279,9 @@ def test_only_training_moves_a_controlled_temperature():
         ({"similarity_fct": euclidean_sim}, "similarity_fct='euclidean_sim'.*cos_sim"),
         ({"objective": "dcl"}, "objective='dcl'.*choose one of flatnce, infonce"),
         ({"scale": 5.0, "temperature": 0.1}, r"scale=5.0 and temperature=0.1.*pass one"),
+        ({"temperature": math.inf}, "temperature=inf must be a positive finite number"),
     ],
-    ids=["hardness", "similarity", "objective", "both"],
+    ids=["hardness", "similarity", "objective", "both", "infinite"],
 )
 def test_what_it_cannot_do_is_refused_with_a_remedy(options, message):
     with pytest.raises(ValueError, match=message):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from flatnce import EssController, FlatNCE, LearnedTemperature
+from flatnce.core.control import Cosine
 from flatnce.integrations.open_clip import FlatClipLoss
 from flatnce.integrations.recorder import Recorder
 from trainer_runs import LIGHTNING_WARNINGS, Small, fit, trainer_of
@@ -119,14 +120,21 @@ def test_a_temperature_of_the_call_cannot_be_controlled(train):
 
 @pytest.mark.parametrize("ess", [0.3, EssController(0.3)])
 @pytest.mark.parametrize(
-    "learned", [LearnedTemperature(0.1), nn.Parameter(torch.tensor(0.1))], ids=["module", "own"]
+    "moving",
+    [LearnedTemperature(0.1), nn.Parameter(torch.tensor(0.1)), Cosine(0.5, 0.1, steps=4)],
+    ids=["module", "own", "schedule"],
 )
-def test_a_learned_temperature_is_not_replaced_by_control(train, ess, learned):
-    loss_fn = FlatNCE(temperature=learned)
-    words = rf"ess=.*0\.3.*temperature={type(learned).__name__} of FlatNCE.*leave ess out"
+def test_a_temperature_that_moves_is_not_replaced_by_control(train, ess, moving):
+    loss_fn = FlatNCE(temperature=moving)
+    words = rf"ess=.*0\.3.*temperature={type(moving).__name__} of FlatNCE.*leave ess out"
     with pytest.raises(ValueError, match=words):
         train(loss_fn, ess)
-    assert loss_fn.temperature_source.source is learned
+    assert loss_fn.temperature_source.source is moving
+
+
+def test_a_given_loss_without_an_objective_is_refused_even_if_the_model_has_one():
+    with pytest.raises(ValueError, match="loss_fn has type CrossEntropyLoss, which holds no flat"):
+        Recorder().watch(nn.CrossEntropyLoss(), FlatNCE())
 
 
 def test_a_model_without_an_objective_is_refused_with_a_remedy(train):

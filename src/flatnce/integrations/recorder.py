@@ -42,8 +42,8 @@ class Recorder:
     Arguments:
         ess: Hold this ESS by changing the temperature of every objective, from its present value
             on; a number, a schedule of numbers, or an :class:`~flatnce.EssController`. None
-            leaves the temperature alone. Refused for a temperature that is learned, and for
-            losses such as ``FlatClipLoss`` whose temperature is an argument of the call.
+            leaves the temperature alone. Refused for a temperature that is learned or scheduled,
+            and for losses such as ``FlatClipLoss`` whose temperature is an argument of the call.
         rows: Samples per step for uniformity and effective rank; 0 for neither.
     """
 
@@ -57,9 +57,14 @@ class Recorder:
         self._seen: dict[str, Snapshot | None] = {}
         self._said: dict[str, str] = {}
 
-    def watch(self, *roots: object) -> None:
+    def watch(self, loss_fn: object, *roots: object) -> None:
         """Find the objectives, and control the temperatures of new ones."""
-        found = objectives_in(*roots)
+        if loss_fn is not None and not objectives_in(loss_fn):
+            raise ValueError(
+                f"loss_fn has type {type(loss_fn).__name__}, which holds no flatnce objective; "
+                "leave it out, or pass a flatnce.FlatNCE"
+            )
+        found = objectives_in(loss_fn, *roots)
         if not found:
             raise ValueError(
                 "no flatnce objective was found; keep the loss (a flatnce.FlatNCE, say) "
@@ -126,10 +131,11 @@ def _control(losses: Sequence[Any], ess: Ess) -> None:
                 "change; leave ess out, or use a flatnce.FlatNCE"
             )
         source = loss.temperature_source.source
-        if isinstance(source, LearnedTemperature) or getattr(source, "requires_grad", False):
+        moves = isinstance(source, LearnedTemperature | Schedule)
+        if moves or getattr(source, "requires_grad", False):
             raise ValueError(
                 f"ess={ess!r} and the temperature={type(source).__name__} of {name} both set the "
-                "temperature; leave ess out to learn it, or give the loss a number"
+                "temperature; leave ess out to keep that one, or give the loss a number"
             )
     for loss in losses:
         if isinstance(ess, EssController):

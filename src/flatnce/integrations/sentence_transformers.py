@@ -6,6 +6,7 @@ The value is the library's own (InfoNCE, never negative), the gradient is FlatNC
 from collections.abc import Sequence
 from dataclasses import replace
 from inspect import signature
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from flatnce.core.pairs import Arguments, Pairs
 from flatnce.core.selection import NEGATIVE_TO_ALL, Selection
 from flatnce.extras import require_extra
 from flatnce.integrations.single_row import is_single_row, zero_loss
-from flatnce.messages import check_choice
+from flatnce.messages import check_choice, check_positive
 
 require_extra(
     "sentence_transformers", "flatnce.integrations.sentence_transformers", "sentence-transformers"
@@ -50,7 +51,7 @@ class RankedColumns(Layout):
         queries, documents = columns[:2]
         given.samples(queries, ids=None, false_negatives=None, negatives=None)
         total = given.total
-        given.enough("queries", total, columns[2] if hard else None)
+        given.enough("queries", columns[2] if hard else None)
         everyone = [given.everyone(name, c) for name, c in zip(names, columns, strict=True)]
         # Hard negatives are negatives of every query, including the one they came with.
         keys, groups = everyone[1:], [total] + [torch.full_like(total, NEGATIVE_TO_ALL)] * hard
@@ -108,8 +109,9 @@ class Ranked(nn.Module):
                 "over the temperature; pass one of them"
             )
         super().__init__(**given)
-        if isinstance(temperature, int | float) and temperature > 0:
-            self.scale, temperature = 1 / temperature, None  # so that the model card shows it
+        if isinstance(temperature, Real) and not isinstance(temperature, bool):
+            check_positive("temperature", temperature)
+            self.scale, temperature = 1 / float(temperature), None
         self._scale, self._reader = self.scale, objective
         kinds: dict[str, type[Objective]] = {"flatnce": FlatNCE, "infonce": InfoNCE}
         check_choice("objective", objective, kinds)
@@ -120,6 +122,8 @@ class Ranked(nn.Module):
     def _follow_options(self) -> None:
         """Give the objective the library's options, which may be assigned at any time."""
         if self.scale != self._scale:
+            if not isinstance(self.scale, Tensor):
+                check_positive("scale", self.scale)
             self.objective.temperature = 1 / self.scale
             self._scale = self.scale
         names = ("similarity_fct", "gather_across_devices", "directions", "partition_mode")
@@ -188,10 +192,12 @@ class Ranked(nn.Module):
         """Settings for the model card."""
         config = super().get_config_dict()  # type: ignore[misc]
         settings = {k: v for k, v in config.items() if not k.startswith("hardness")}
+        self._follow_options()
         source = self.objective.temperature_source.source
         if not isinstance(source, float):
-            settings["scale"] = None
-            settings["temperature"] = str(source)
+            settings["scale"], settings["temperature"] = None, str(source)
+        elif source != 1 / self.scale:  # ``objective.temperature`` was set
+            settings["scale"] = 1 / source
         return {**settings, "objective": self._reader}
 
 
