@@ -87,7 +87,7 @@ def test_positives_are_selected_only_where_a_row_knows_itself():
 def test_a_selection_is_restored_from_its_tensors():
     groups, mask = torch.arange(12).reshape(4, 3), torch.eye(3, dtype=torch.bool)
     selection = Selection(groups[0], groups[1], mask, groups[2], groups[3], same=True)
-    restored = Selection.from_tensors(selection.to_tensors(), True)
+    restored = Selection(*selection.to_tensors(), True)
     for field in fields(Selection):
         assert getattr(restored, field.name) is getattr(selection, field.name)
 

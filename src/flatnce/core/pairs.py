@@ -19,6 +19,7 @@ from typing import Any, Literal, cast
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from flatnce.core import distributed, faults
 from flatnce.core.buffers import copy_buffer
@@ -87,7 +88,7 @@ def multi_view(
     given = Arguments(normalize, gather)
     ready = given.batches(**{f"z{i + 1}": z for i, z in enumerate(views)})
     given.samples(ready[0], ids, false_negatives, negatives)
-    given.enough("z1", given.total, negatives)
+    given.enough("z1", negatives)
     stacked = torch.stack(ready)  # (v, b, d)
     v, b, d = stacked.shape
     # Stacked one by one: indexing with a list would copy it to the device and wait.
@@ -151,7 +152,7 @@ def two_tower(
     given = Arguments(normalize, gather)
     ready_left, ready_right = given.batches(left=left, right=right)
     given.samples(ready_left, ids, false_negatives, negatives)
-    given.enough("left", given.total, negatives if directions == "left" else None)
+    given.enough("left", negatives if directions == "left" else None)
     keys = given.everyone("right", ready_right)
     forward = given.pairs(ready_left, keys, positives=ready_right[:, None])
     if directions == "left":
@@ -190,7 +191,7 @@ def own_view(
     given = Arguments(normalize, gather)
     first, second = given.batches(z1=z1, z2=z2)
     given.samples(first, ids, false_negatives, negatives)
-    given.enough("z1", given.total, negatives)
+    given.enough("z1", negatives)
     return tuple(
         given.pairs(anchors, given.everyone(name, anchors), positives=positives[:, None])
         for name, anchors, positives in (("z1", first, second), ("z2", second, first))
@@ -230,16 +231,11 @@ def labelled(
     ready = given.embeddings("z", z)
     rows, all_rows = given.groups(None, len(ready), ready.device)
     given.samples(ready, labels, false_negatives, negatives, name="labels")
-    given.enough("z", given.total, None)
+    given.enough("z", None)
     negative = given.selection()
-    nobody = all_rows.new_full((len(given.shared),), NEGATIVE_TO_ALL)
-    positive = replace(
-        negative,
-        left_out=None,
-        anchor_self=rows,
-        key_self=torch.cat([all_rows, nobody]) if gather or len(nobody) else rows,
-        same=True,
-    )
+    own = all_rows if gather else rows
+    own = pad(own, (0, len(given.shared)), value=NEGATIVE_TO_ALL) if len(given.shared) else own
+    positive = replace(negative, left_out=None, anchor_self=rows, key_self=own, same=True)
     keys = given.everyone("z", ready)
     return given.pairs(ready, keys, negative, positive_keys=positive, form=form)
 
@@ -378,17 +374,16 @@ def with_queue(
     given.same_batch("key", ready_key, "query", ready_query)
     given.samples(ready_query, ids, false_negatives, negatives)
     keys, groups = copy_buffer(queue.keys).to(ready_query.dtype), copy_buffer(queue.ids)
-    mask = given.mask
     if in_batch:
         keys = torch.cat([given.everyone("key", ready_key), keys])
         groups = torch.cat([given.total, groups])
-        if mask is not None:
-            mask = torch.cat([mask, mask.new_zeros((len(query), len(queue)))], dim=1)
+        if given.mask is not None:
+            given.mask = pad(given.mask, (0, len(queue)))
+    given.total = groups
     if given.faults is not None:
         given.faults = given.faults | copy_buffer(queue.faults)
     given.operands = operands_for(query.dtype, normalize) if normalize else torch.float32
-    selection = select(given.local, groups, given.shared, mask)
-    return given.pairs(ready_query, keys, selection, positives=ready_key[:, None])
+    return given.pairs(ready_query, keys, positives=ready_key[:, None])
 
 
 class Arguments:
@@ -424,13 +419,17 @@ class Arguments:
         self.shared, self.own = self.hard_negatives(negatives, first)
 
     def selection(self, views: int = 1) -> Selection:
-        """The negatives of every sample, in each of several views."""
-        if views == 1:
-            return select(self.local, self.total, self.shared, self.mask)
-        local = self.local.repeat(views)
-        total = self.total.repeat(views) if self.gather else local
-        mask = None if self.mask is None else self.mask.repeat(views, views)
-        return select(local, total, self.shared, mask)
+        """The negatives of every sample, in each of several views; shared ones have no group."""
+        local, total, mask, more = self.local, self.total, self.mask, len(self.shared)
+        if views > 1:
+            local = local.repeat(views)
+            # One object where possible, which the fused kernel looks for.
+            total = total.repeat(views) if self.gather else local
+            mask = None if mask is None else mask.repeat(views, views)
+        if more:
+            total = pad(total, (0, more), value=NEGATIVE_TO_ALL)
+            mask = None if mask is None else pad(mask, (0, more))
+        return Selection(local, total, mask)
 
     def pairs(
         self, anchors: Tensor, keys: Tensor, negatives: Selection | None = None, **others: Any
@@ -518,9 +517,9 @@ class Arguments:
         local = self.integers(name, cast(Tensor, ids), b).to(device)
         return local, self.everyone(name, local)
 
-    def enough(self, name: str, total: Tensor, negatives: Tensor | None) -> None:
+    def enough(self, name: str, negatives: Tensor | None) -> None:
         """Refuse a batch that cannot hold a negative."""
-        if len(total) < 2 and negatives is None:
+        if len(self.total) < 2 and negatives is None:
             raise ValueError(
                 f"{name} has 1 row; a batch of one has no negatives: use at least 2 samples, a "
                 "filled KeyQueue, hard negatives (of two towers for left anchors only: "
@@ -603,18 +602,3 @@ def _raise_at(name: str, z: Tensor, bad: Tensor, fault: str) -> None:
         row = int(rows[0])
         shown = [float(f"{value:.4g}") for value in z.reshape(-1, z.shape[-1])[row, :4].tolist()]
         raise ValueError(f"{name}: row {row} begins {shown}: {faults.FAULTS[fault]}")
-
-
-def select(
-    anchor_group: Int[Tensor, " n"],
-    key_group: Int[Tensor, " m"],
-    shared: Tensor,
-    mask: Tensor | None,
-) -> Selection:
-    """A selection over keys followed by shared hard negatives, which are in no group."""
-    if not shared.shape[0]:  # without a copy: the fused kernel compares the objects
-        return Selection(anchor_group, key_group, mask)
-    strangers = key_group.new_full((shared.shape[0],), NEGATIVE_TO_ALL)
-    if mask is not None:
-        mask = torch.cat([mask, mask.new_zeros((mask.shape[0], shared.shape[0]))], dim=1)
-    return Selection(anchor_group, torch.cat([key_group, strangers]), mask)

@@ -5,9 +5,8 @@ an anchor when their groups differ; it is a positive when they are equal and it 
 itself. Two reserved groups cover the rest. Kernels ask for one block of the mask at a time.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -56,13 +55,8 @@ class Selection:
             out = out | self.left_out[rows, columns]
         return out
 
-    @classmethod
-    def from_tensors(cls, tensors: Sequence[Any], same: bool) -> "Selection":
-        """The selection whose :meth:`to_tensors` these are."""
-        return replace(cls(*tensors), same=same)
-
     def to_tensors(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
-        """The fields that are tensors, for a custom op that takes tensors only."""
+        """The fields before ``same``, for a custom op that takes no other objects."""
         return self.anchor_group, self.key_group, self.left_out, self.anchor_self, self.key_self
 
 

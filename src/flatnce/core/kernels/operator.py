@@ -45,8 +45,7 @@ def as_operator(
 
     def operator(kind: str, function: Kernel, schema: str) -> CustomOpDef:
         def run(*inputs: Any) -> tuple[Tensor, ...]:
-            selection = Selection.from_tensors(inputs[3:8], inputs[8])
-            return function(*inputs[:3], selection, *inputs[9:])
+            return function(*inputs[:3], Selection(*inputs[3:9]), *inputs[9:])
 
         named = f"flatnce::{name}_{kind}"
         return torch.library.custom_op(named, run, mutates_args=(), schema=schema)
