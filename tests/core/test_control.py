@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import layouts
@@ -653,6 +653,25 @@ def test_a_tensor_is_saved_as_a_buffer_unless_it_has_a_gradient():
     assert TemperatureSource(learned).learned().requires_grad
     named = TemperatureSource(LearnedTemperature())
     assert named.extra_repr() == "" and named.learned().requires_grad
+
+
+@pytest.mark.parametrize("rows", [4, 1])
+@pytest.mark.parametrize("kernel", ["auto", "dense"])
+@pytest.mark.parametrize(
+    "learned", [LearnedTemperature(), nn.Parameter(torch.tensor(0.1))], ids=["module", "own"]
+)
+def test_a_learned_temperature_is_collective_only_where_it_has_a_gradient(
+    learned, kernel, rows, monkeypatch
+):
+    collected = []
+    monkeypatch.setattr(distributed, "mean", lambda slope: collected.append(slope) or slope)
+    loss_fn = FlatNCELoss(learned)
+    loss_fn.kernel = kernel
+    with torch.no_grad():
+        without = loss_fn(*views(rows))
+    assert not collected
+    torch.testing.assert_close(loss_fn(*views(rows)).detach(), without)
+    assert len(collected) == 1
 
 
 def test_over_several_processes_a_controller_is_not_read_on_the_host(monkeypatch):

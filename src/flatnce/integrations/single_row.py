@@ -32,16 +32,13 @@ def zero_loss(objective: Objective, *columns: Tensor) -> Float[Tensor, ""]:
     Takes part in the means of a temperature's gradient and of the ESS, for which processes with
     negatives may be waiting, without changing their result.
     """
-    source = objective.temperature_source
+    source, loss = objective.temperature_source, zero_of(*columns)
     source.follow(columns[0].device)
-    temperature = source()
-    loss = zero_of(*columns)
-    if isinstance(temperature, Tensor) and temperature.requires_grad:
-        beta = temperature.reciprocal().to(loss)
-        slope = loss.detach()
-        if objective.temperature_gradient == "infonce":
-            slope = distributed.mean(slope)
-        loss = loss + (beta - beta.detach()) * slope
+    learned = source.learned()
+    if learned is not None and objective.temperature_gradient == "infonce":
+        loss = objective._with_slope(loss, learned, loss.detach())
+    elif learned is not None:
+        loss = loss + zero_of(learned).to(loss)
     controlled = isinstance(source.source, EssController)
     if objective.training and (distributed.is_active() or not controlled):
         source.advance(loss.detach())

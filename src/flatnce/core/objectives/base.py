@@ -418,7 +418,8 @@ class Objective(nn.Module, ABC):
         self.temperature_source.follow(z1.device)
         temperature = self.temperature_source()
         learned = isinstance(temperature, Tensor) and temperature.requires_grad
-        safe = learned and self.temperature_gradient == "infonce"
+        # Without a gradient nothing is collective, also where one process alone evaluates.
+        safe = learned and torch.is_grad_enabled() and self.temperature_gradient == "infonce"
         used = temperature.detach() if safe else temperature
         contrast, samples = self._contrast(batch, used, safe)
         loss = self.loss_from(contrast)

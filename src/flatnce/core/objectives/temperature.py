@@ -111,9 +111,11 @@ class TemperatureSource(PreciseState):
         return source.at(copy_buffer(self.step))
 
     def learned(self) -> Tensor | None:
-        """The temperature, if it has a gradient."""
+        """The temperature, if this call has a gradient for it."""
         found = self.source() if isinstance(self.source, LearnedTemperature) else self.source
-        return found.reshape(()) if isinstance(found, Tensor) and found.requires_grad else None
+        if torch.is_grad_enabled() and isinstance(found, Tensor) and found.requires_grad:
+            return found.reshape(())
+        return None
 
     def beta_now(
         self, device: torch.device, here: bool, learned: Tensor | None
