@@ -195,12 +195,8 @@ class CrossEntropyLoss(nn.CrossEntropyLoss):
     The module of :func:`~flatnce.functional.cross_entropy`, with the same limits.
 
     Arguments:
-        weight: One weight per class, or None.
-        size_average: Deprecated in torch, must be None; use ``reduction``.
-        ignore_index: Rows with this target are left out.
-        reduce: Deprecated in torch, must be None; use ``reduction``.
-        reduction: ``mean``, ``sum`` or ``none``.
-        label_smoothing: Must be 0.
+        *arguments: Those of torch's class, in its order; ``label_smoothing`` must be 0.
+        **options: The same, by name.
 
     Examples:
         >>> loss_fn = CrossEntropyLoss()
@@ -208,24 +204,10 @@ class CrossEntropyLoss(nn.CrossEntropyLoss):
         tensor(0.0486)
     """
 
-    def __init__(
-        self,
-        weight: Tensor | None = None,
-        size_average: bool | None = None,
-        ignore_index: int = -100,
-        reduce: bool | None = None,
-        reduction: str = "mean",
-        label_smoothing: float = 0.0,
-    ) -> None:
-        for name, value in (("size_average", size_average), ("reduce", reduce)):
-            if value is not None:
-                raise ValueError(
-                    f"{name}={value!r} is deprecated in torch and not supported here; pass "
-                    "reduction='mean', 'sum' or 'none'"
-                )
-        check_choice("reduction", reduction, REDUCTIONS)
-        _check_smoothing(label_smoothing)
-        super().__init__(weight, ignore_index=ignore_index, reduction=reduction)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        check_choice("reduction", self.reduction, REDUCTIONS)
+        _check_smoothing(self.label_smoothing)
 
     def forward(self, input: Tensor, target: Tensor) -> Float[Tensor, "..."]:
         """The loss of logits and class indices; options are read at each call."""
