@@ -13,7 +13,7 @@ from torch import Tensor
 
 from flatnce.core.contrast import Contrast, contrast_of
 from flatnce.core.control import solve_for_ess
-from flatnce.core.diagnostics.registry import FUNCTIONS, SATURATED_ROW, Rows
+from flatnce.core.diagnostics.registry import SATURATED_ROW, Rows, mean_of
 from flatnce.core.faults import can_raise_now
 from flatnce.core.pairs import Pairs
 from flatnce.messages import check_choice
@@ -68,9 +68,7 @@ def population_ess(contrast: Contrast) -> Float[Tensor, ""]:
     Arguments:
         contrast: Row statistics.
     """
-    first, second, _ = Rows.of(contrast).moments()
-    divisor = contrast.reduce(second)
-    return torch.where(divisor > 0, contrast.reduce(first) / divisor, 1.0)
+    return mean_of(contrast, "ess")
 
 
 def temperature_for_ess(
@@ -149,4 +147,4 @@ def mutual_information(contrast: Contrast, reduction: str = "mean") -> Float[Ten
 
 def retrieval_top1(contrast: Contrast) -> Float[Tensor, ""]:
     """Share of rows whose best positive scores above every negative; a tie is a miss."""
-    return contrast.reduce(FUNCTIONS["top1"](Rows.of(contrast)))
+    return mean_of(contrast, "top1")

@@ -19,7 +19,7 @@ from flatnce.core import distributed, faults
 from flatnce.core.buffers import PreciseState
 from flatnce.core.contrast import Contrast
 from flatnce.core.diagnostics.geometry import SMALL_GRAM, rank_of_gram
-from flatnce.core.diagnostics.registry import DIAGNOSTICS, DIVISORS, FUNCTIONS, Rows
+from flatnce.core.diagnostics.registry import DIAGNOSTICS, DIVISORS, FUNCTIONS, Rows, mean_of
 from flatnce.core.diagnostics.verdict import Verdict, verdict_on
 from flatnce.core.direct import PlainRows
 
@@ -77,7 +77,7 @@ class Snapshot:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         if not faults.must_not_read(self.contrast.beta):
             faults.raise_flagged(self.contrast.faults)
-        return self._mean(name)
+        return mean_of(self.contrast, name)
 
     def __repr__(self) -> str:
         """Sizes, and numbers where reading them is free."""
@@ -90,20 +90,10 @@ class Snapshot:
             return f"Snapshot({', '.join(said)}, on {self.loss.device}, numbers not read)"
         said.append(f"loss={float(self.loss):.4g}")
         for name in ("negatives", "gain", "ess", "temperature"):
-            said.append(f"{name}={float(self._mean(name)):.4g}")
+            said.append(f"{name}={float(mean_of(self.contrast, name)):.4g}")
         if found := faults.flagged(self.contrast.faults):
             said.append(f"faults={'+'.join(found)}")
         return f"Snapshot({', '.join(said)})"
-
-    def _mean(self, name: str) -> Tensor:
-        """The mean of a diagnostic over the rows of the batch."""
-        rows = Rows.of(self.contrast)
-        numbers = FUNCTIONS[name](rows)
-        mean = numbers if numbers.ndim == 0 else self.contrast.reduce(numbers)
-        if name in DIVISORS:
-            divisor = self.contrast.reduce(DIVISORS[name](rows))
-            return torch.where(divisor > 0, mean / divisor, 1.0)
-        return mean
 
 
 @dataclass(frozen=True, eq=False)

@@ -135,5 +135,17 @@ FUNCTIONS: dict[str, Callable[[Rows], Tensor]] = {
 DIVISORS: dict[str, Callable[[Rows], Tensor]] = {"ess": lambda rows: rows.moments()[1]}
 """Divisors of diagnostics that are ratios of two means; such a ratio of 0 and 0 is 1."""
 
+
+def mean_of(contrast: "Contrast", name: str) -> Tensor:
+    """The mean of a diagnostic over the rows of a batch."""
+    rows = Rows.of(contrast)
+    numbers = FUNCTIONS[name](rows)
+    mean = numbers if numbers.ndim == 0 else contrast.reduce(numbers)
+    if name not in DIVISORS:
+        return mean
+    divisor = contrast.reduce(DIVISORS[name](rows))
+    return torch.where(divisor > 0, mean / divisor, 1.0)
+
+
 DIAGNOSTICS: dict[str, Diagnostic] = read_entries(__file__, "diagnostics.toml", Diagnostic)
 """Diagnostics by name, in the order of records and charts."""

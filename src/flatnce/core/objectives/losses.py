@@ -11,12 +11,6 @@ FlatNCE       softplus(ℓ), or 1              ∇ℓ
 DCL           ℓ                              ∇ℓ: FlatNCE's gradient is DCL's
 FlatNCE⊕      softplus(ℓ), or 1              σ(ℓ)·∇ℓ: InfoNCE's
 ============  =============================  ===========================================
-
-Hölder-FlatNCE is FlatNCE of a contrast taken at a Hölder power. DHEL is DCL with the negatives of
-the anchor's own view. SigLIP is a sum over pairs and reads a statistic of its own.
-
-Only first derivatives of FlatNCE and DCL agree: the value of FlatNCE is detached, and its Hessian
-has an extra :math:`\nabla\ell \nabla\ell^\top`.
 """
 
 import math
@@ -103,8 +97,8 @@ def flatnce(
     stopping and the choice of checkpoints cannot use it.
 
     Relations:
-        The gradient is DCL's, and InfoNCE's without the factor σ(ℓ). Second derivatives differ
-        from DCL's: do not use it with gradient penalties or Hessian methods.
+        The gradient is DCL's, and InfoNCE's without the factor σ(ℓ). The Hessian has an extra
+        :math:`\nabla\ell \nabla\ell^\top`: do not use it with gradient penalties.
 
     References:
         Chen et al., 2021, FlatNCE, Eq. 6 and Algorithm 1, https://arxiv.org/abs/2107.01152
