@@ -638,8 +638,10 @@ def test_the_state_of_a_rule_moves_to_the_device_of_the_batch(rule):
     assert {held.device.type for held in source.buffers()} == {"cpu"}
     if isinstance(rule, EssController):
         source.beta = source.beta.to(device)  # one of its two buffers
-    assert source.beta_now(device, False, None).device == device
+    with torch.inference_mode():
+        assert source.beta_now(device, False, None).device == device
     assert {held.device for held in source.buffers()} == {device}
+    assert not any(held.is_inference() for held in source.buffers())  # training writes them
 
 
 def test_a_tensor_is_saved_as_a_buffer_unless_it_has_a_gradient():

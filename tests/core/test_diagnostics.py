@@ -403,6 +403,21 @@ def test_a_fault_belongs_to_the_interval_it_was_found_in(deferred):
         monitor.compute(interval=faulty)
 
 
+@pytest.mark.parametrize("steps", [1, 16])
+@pytest.mark.parametrize("kernel", ["auto", "dense"])
+def test_a_monitor_that_was_updated_in_inference_mode_is_read_outside(kernel, steps):
+    loss_fn, inside, outside = FlatNCE(kernel=kernel), Monitor(), Monitor()
+    for _ in range(2):
+        for _ in range(steps):
+            z1, z2 = torch.randn(2, 8, 4)
+            loss_fn(z1, z2)
+            outside.update(loss_fn.last)
+            with torch.inference_mode():
+                loss_fn(z1, z2)
+                inside.update(loss_fn.last)
+        assert inside.compute() == outside.compute()
+
+
 def test_a_monitor_says_what_it_needs():
     with pytest.raises(ValueError, match=r"has no steps yet; call update\(loss_fn.last\) first"):
         Monitor().compute()

@@ -7,13 +7,20 @@ So while compiling, the copy is an operator that the compiler does not recompute
 """
 
 from collections.abc import Callable
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, cast
 
 import torch
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
-__all__ = ["PreciseState", "copy_buffer"]
+__all__ = ["PreciseState", "copy_buffer", "writable_later"]
+
+
+def writable_later() -> AbstractContextManager[Any]:
+    """A context for new buffers: those of inference mode could not be written in training."""
+    on = not torch.compiler.is_compiling() and torch.is_inference_mode_enabled()
+    return torch.inference_mode(False) if on else nullcontext()
 
 
 class PreciseState(nn.Module):
@@ -22,12 +29,13 @@ class PreciseState(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "PreciseState":
         buffers = self._buffers.items()
         before = {name: b for name, b in buffers if b is not None and b.is_floating_point()}
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        for name, held in before.items():
-            after = getattr(self, name)
-            if after.dtype != held.dtype:
-                wide = torch.promote_types(after.dtype, held.dtype)
-                self._buffers[name] = held.to(after.device, wide)
+        with writable_later():
+            super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+            for name, held in before.items():
+                after = getattr(self, name)
+                if after.dtype != held.dtype:
+                    wide = torch.promote_types(after.dtype, held.dtype)
+                    self._buffers[name] = held.to(after.device, wide)
         return self
 
     def _load_from_state_dict(self, *arguments: Any) -> None:
@@ -52,5 +60,4 @@ def copy_buffer(buffer: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
     """A copy of a buffer without a gradient, for a step that writes the buffer later."""
     if not torch.compiler.is_compiling():
         return buffer.detach().clone()
-    copy: Tensor = _copy(buffer.detach())
-    return copy
+    return cast(Tensor, _copy(buffer.detach()))

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from flatnce.core import distributed, faults
-from flatnce.core.buffers import PreciseState
+from flatnce.core.buffers import PreciseState, writable_later
 from flatnce.core.contrast import Contrast
 from flatnce.core.diagnostics.geometry import SMALL_GRAM, rank_of_gram
 from flatnce.core.diagnostics.registry import DIAGNOSTICS, DIVISORS, FUNCTIONS, Rows, mean_of
@@ -369,7 +369,8 @@ class Monitor(PreciseState):
     def _fit_gram(self, width: int) -> None:
         """Start the second moments anew where the width of the embeddings changed."""
         if self.gram.shape[0] != width:
-            self.gram = self.gram.new_zeros((width, width))
+            with writable_later():
+                self.gram = self.gram.new_zeros((width, width))
 
     def _look_at(self, samples: Tensor) -> Tensor:
         """Add the second moments of samples; return the mean potential of each step."""
