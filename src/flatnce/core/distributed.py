@@ -1,6 +1,6 @@
 """Rank, world size, gather with gradient, mean; without effect in a single process."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -60,8 +60,7 @@ def gather(local: Shaped[Tensor, "n ..."]) -> Shaped[Tensor, "total ..."]:
         return local
     if local.dtype == torch.bool:
         return gather(local.to(torch.uint8)).to(torch.bool)
-    gathered: Tensor = _Gather.apply(local)
-    return gathered
+    return cast(Tensor, _Gather.apply(local))
 
 
 def agree(name: str, local: Tensor) -> None:
@@ -116,5 +115,4 @@ def with_mean_gradient(parameter: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."
     """A parameter whose gradient is the mean over processes; the backward pass is collective."""
     if not is_active():
         return parameter
-    shared: Tensor = _MeanGradient.apply(parameter)
-    return shared
+    return cast(Tensor, _MeanGradient.apply(parameter))

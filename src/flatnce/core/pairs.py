@@ -180,9 +180,7 @@ def own_view(
 ) -> tuple[Pairs, ...]:
     """Two views whose negatives come from the anchor's own view: 2b anchors, b − 1 each.
 
-    References:
-        Koromilas et al., 2024, "Bridging Mini-Batch and Asymptotic Analysis in Contrastive
-        Learning: From InfoNCE to Kernel-Based Losses", https://arxiv.org/abs/2405.18045
+    This is the layout of :class:`~flatnce.DHEL`, whose docstring gives the reference.
 
     Arguments:
         z1: First views, (b, d).

@@ -11,11 +11,10 @@ from flatnce.core.objectives.base import Objective
 
 def is_single_row(*columns: Tensor, gather: bool = False) -> bool:
     """Whether all columns of embeddings have one row, and no other process adds any."""
-    if gather and distributed.world_size() > 1:
+    if (gather and distributed.is_active()) or not all(isinstance(c, Tensor) for c in columns):
         return False
-    shapes = {column.shape if isinstance(column, Tensor) else None for column in columns}
-    shape = shapes.pop()
-    return not shapes and shape is not None and len(shape) == 2 and shape[0] == 1
+    shapes = {column.shape for column in columns}
+    return len(shapes) == 1 and columns[0].ndim == 2 and len(columns[0]) == 1
 
 
 def zero_of(*tensors: Tensor) -> Float[Tensor, ""]:

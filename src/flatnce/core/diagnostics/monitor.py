@@ -355,8 +355,7 @@ class Monitor(PreciseState):
         for name, function in OF_ROWS.items():
             known = first.unit_rows or name not in of_unit_rows
             value = function(rows) if known else unknown[..., None]
-            alike = value.shape == rows.positive.shape
-            values.append(value if alike else value.expand_as(rows.positive))
+            values.append(value.expand_as(rows.positive))
         of_rows = torch.stack(values, dim=-2)
         of_rows = of_rows if weight is None else of_rows * weight[..., None, :]
         samples = [step.samples for step in steps if step.samples is not None]

@@ -31,16 +31,13 @@ def as_operator(
 ) -> Callable[..., RowStatistics]:
     """The dense kernel's statistics by another kernel; first derivatives only.
 
-    Arguments:
-        name: Prefix of the operators' names.
-        statistics: Takes anchors, keys, beta, the selection, the type of the products, and which
-            extras are wanted; returns log-sum-exps, number, mean, largest, expectation, and the
-            place of the largest; what is not wanted is empty.
-        gradients: Takes, in place of the extras, the two log-sum-exps, the number, the gradients
-            of both log-sum-exps and of the mean (each may be None), and whether beta needs a
-            gradient; returns the gradients of anchors, keys and beta. Without keys, that of the
-            anchors is the whole, and that of the keys is empty.
-        mirrored: Whether keys that are the anchors may be passed as None, with this selection.
+    ``statistics`` takes anchors, keys, beta, the selection, the type of the products, and which
+    extras are wanted. It returns log-sum-exps, number, mean, largest, expectation, and the place
+    of the largest; what is not wanted is empty. ``gradients`` takes, in place of the extras, the
+    two log-sum-exps, the number, the gradients of both log-sum-exps and of the mean (each may be
+    None), and whether beta needs a gradient. It returns the gradients of anchors, keys and beta.
+    Keys that are the anchors are None where ``mirrored`` is true of the selection; the gradient
+    of the anchors is then the whole, and that of the keys is empty.
     """
 
     def operator(kind: str, function: Kernel, schema: str) -> CustomOpDef:

@@ -291,8 +291,7 @@ def _by_closed_form(
         return None
     try:
         with without_autocast(rows):
-            found: Tensor = _FlatCrossEntropy.apply(rows, target.long(), ignored, reduction)
-            return found
+            return cast(Tensor, _FlatCrossEntropy.apply(rows, target.long(), ignored, reduction))
     except (IndexError, FloatingPointError):  # the definition names the row
         return None
 

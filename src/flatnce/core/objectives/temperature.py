@@ -7,7 +7,7 @@ temperature follows it by default, whatever the objective.
 
 import math
 from numbers import Real
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import torch
 from jaxtyping import Float
@@ -100,8 +100,7 @@ class TemperatureSource(PreciseState):
         """The temperature now."""
         source = self.source
         if isinstance(source, LearnedTemperature):
-            found: Tensor = source()
-            return found
+            return cast(Tensor, source())
         if isinstance(source, EssController):
             return copy_buffer(self.beta).reciprocal()
         if isinstance(source, Tensor):
