@@ -597,6 +597,13 @@ def test_each_finding_is_made_on_made_up_numbers(kind):
         assert len(found.remedies) >= 2 and found.message.endswith("; ".join(found.remedies))
 
 
+@pytest.mark.parametrize("kind", ["collapsed", "uniform", "not learning"])
+def test_what_wrong_pairs_lead_to_advises_to_check_the_pairs(kind):
+    found = verdict_on([record(100, kind) | {"mi": 0.0}])
+    assert found.kind == kind
+    assert any("row i of both inputs is the same sample" in one for one in found.remedies)
+
+
 def test_a_run_is_not_judged_before_there_is_evidence():
     for kind in ("peaked", "uniform", "not learning", "healthy"):
         early = verdict_on([record(7, kind) | {"steps": 7}])
@@ -660,7 +667,9 @@ def test_mi_that_never_changes_is_not_learning(values, kind):
     saturated = [{**one, "gain": 0.01} for one in history]
     assert [one.kind for one in verdicts_on(saturated)] == ["saturated"]
     moving = [{**one, "temperature": 0.1 - 0.0017 * place} for place, one in enumerate(history)]
-    assert verdict_on(moving).kind == "healthy"  # the temperature may hold MI
+    unsure = verdict_on(moving)
+    assert unsure.kind == "healthy"  # the temperature may hold MI
+    assert ("not known whether the encoder learns" in unsure.evidence) == (kind != "healthy")
     fixed = [{**one, "temperature": 0.1 - 0.001 * place} for place, one in enumerate(history)]
     assert verdict_on(fixed).kind == kind
     assert verdict_on([*fixed[:1], *history[1:]]).kind == kind  # one record knows it
