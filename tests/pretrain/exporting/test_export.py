@@ -186,6 +186,18 @@ def test_what_fails_leaves_the_earlier_export_and_nothing_else(
     load_exported(out)
 
 
+def test_an_export_that_is_interrupted_while_it_waits_leaves_the_other_one(
+    tmp_path, small, monkeypatch
+):
+    other = tmp_path / ".out.partial"  # of the process that it waits for
+    other.mkdir()
+    interrupted = Mock(side_effect=KeyboardInterrupt("while waiting"))
+    monkeypatch.setattr("flatnce.pretrain.exporting.lock", interrupted)
+    with pytest.raises(KeyboardInterrupt, match="while waiting"):
+        export_of(small, "torch", tmp_path / "out")
+    assert other.is_dir()
+
+
 @pytest.mark.parametrize(
     "options, words",
     [

@@ -130,15 +130,16 @@ def new_folder(out: Path, replace: bool) -> Iterator[Path]:
             shutil.rmtree(temporary, ignore_errors=True)
             check_room(out, replace)
             temporary.mkdir()
-            yield temporary
-            check_room(out, replace)  # another process may have written there
-            put_in_place(temporary, place)
+            try:
+                yield temporary
+                check_room(out, replace)  # another process may have written there
+                put_in_place(temporary, place)
+            finally:  # under the lock: before it is held, the folder may be another process's
+                shutil.rmtree(temporary, ignore_errors=True)
     except ExportError:
         raise
     except OSError as error:
         raise ExportError(f"{out} was not written ({error}); export again") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 class Source:
