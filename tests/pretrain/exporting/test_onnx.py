@@ -12,7 +12,9 @@ from export_subjects import export_of, make_trained
 from flatnce.pretrain.exporting import (
     FORMS,
     ExportError,
+    file_record,
     load_exported,
+    open_graph,
     preprocessing,
     read_config,
 )
@@ -40,7 +42,7 @@ def known_graph(plain, monkeypatch):
 
     def write(source, folder):
         shutil.copy(plain[1] / "model.onnx", folder)
-        return {"flatnce": {}}
+        return {"flatnce": {"graph": file_record(folder / "model.onnx")}}
 
     monkeypatch.setattr(ONNX, "write", write)
 
@@ -150,6 +152,14 @@ def test_a_network_that_torch_cannot_trace_is_one_message(onnxruntime, tmp_path)
     with pytest.raises(ExportError, match=r"cannot write small as ONNX.*to='torch'"):
         export_of(subject, "onnx", tmp_path / "out")
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("cut", [0, 100, None], ids=["emptied", "cut", "missing"])
+def test_a_damaged_graph_is_named(known_graph, tmp_path, cut):
+    path = export_of(make_trained(), "onnx", tmp_path / "out") / "model.onnx"
+    path.unlink() if cut is None else path.write_bytes(path.read_bytes()[:cut])
+    with pytest.raises(ExportError, match=r"model\.onnx is missing, was cut short or changed"):
+        open_graph(tmp_path / "out")
 
 
 def test_loading_a_graph_as_a_network_says_what_opens_it(plain):

@@ -348,11 +348,12 @@ def load_exported(folder: str | Path) -> nn.Module:
 def open_graph(folder: str | Path) -> Callable[[Tensor], Tensor]:
     """The exported form ``onnx`` as a function of images, computed by onnxruntime on the CPU."""
     onnxruntime = require_extra("onnxruntime", "an ONNX graph", "onnx")
+    path, expected = Path(folder) / ONNX_MODEL, read_config(folder)[MARK].get("graph")
+    if expected is None or not path.is_file() or file_record(path)["sha256"] != expected["sha256"]:
+        raise _damaged(path)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors only; it warns about devices it does not find
-    session = onnxruntime.InferenceSession(
-        str(Path(folder) / ONNX_MODEL), options, providers=["CPUExecutionProvider"]
-    )
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     return lambda images: torch.from_numpy(
         session.run(["features"], {"images": images.numpy()})[0]
     )
@@ -384,11 +385,15 @@ def _read_weights(folder: Path, expected: dict[str, Any]) -> dict[str, Tensor]:
             raise ValueError(path)
         weights: dict[str, Tensor] = library.load(content)
     except Exception as error:  # damaged files can raise anything
-        raise ExportError(
-            f"{path} is missing, was cut short or changed after the export; export the run again, "
-            "or copy it whole"
-        ) from error
+        raise _damaged(path) from error
     return weights
+
+
+def _damaged(path: Path) -> ExportError:
+    return ExportError(
+        f"{path} is missing, was cut short or changed after the export; export the run again, "
+        "or copy it whole"
+    )
 
 
 def card(source: Source, form: str, folder: str, check: str) -> str:
