@@ -100,7 +100,9 @@ def test_a_sweep_is_added_to_and_pointed_at(capsys):
     for typed, words in (
         (["evaluate", "s"], "is a sweep of 4 runs; name one of them, for example s/flatnce-b300"),
         (["resume", "s"], "is a sweep of 4 runs"),
-        (["sweep", "--resume", "s", "--seed", "2"], "--seed 2: the runs of a sweep keep their"),
+        (["sweep", "--resume", "s", "--seed", "2"], "--seed 2: a sweep keeps its name, and its"),
+        (["sweep", "--resume", "s", "--name=t"], "--name t: a sweep keeps its name"),
+        (["sweep", "--resume", "s", "--preset", "stl10"], "--preset stl10: a sweep keeps"),
         (["evaluate", "s/flatnce-b300-s9"], "did you mean 's/flatnce-b300-s"),
         (["train", "digits", "--name", "s"], "holds a sweep (`flatnce sweep --resume s`)"),
         (["train", "digits", "--name", "s", "--replace"], "holds a sweep"),
