@@ -426,6 +426,7 @@ def test_every_option_with_choices_belongs_to_a_command(option):
         ("flatnce export first --to ", ["timm", "torch", "onnx"]),
         ("flatnce sweep --resume ", []),
         ("flatnce sweep --resume gri", ["grid"]),
+        ("flatnce sweep --resume .gri", []),
         ("flatnce completion ", ["bash", "zsh", "fish"]),
         ("flatnce nothing ", []),
         ("flatnce demo ", []),
@@ -438,8 +439,9 @@ def test_commands_options_data_sets_and_runs_are_completed(
     write_run(tmp_path / "runs" / "first")
     write_run(tmp_path / "runs" / "study" / "infonce-0")
     if "gri" in line:
-        write_run(tmp_path / "runs" / "grid" / "a")
-        (tmp_path / "runs" / "grid" / "sweep.json").write_text("{}")
+        for folder in ("grid", ".grid.deleted.partial"):  # one of a deletion that was killed
+            write_run(tmp_path / "runs" / folder / "a")
+            (tmp_path / "runs" / folder / "sweep.json").write_text("{}")
     monkeypatch.setenv("COMP_LINE", line)
     assert main(["completion", "words", "flatnce", "", ""]) == 0
     assert sorted(capsys.readouterr().out.split()) == sorted(expected)

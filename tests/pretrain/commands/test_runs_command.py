@@ -2,6 +2,8 @@
 
 import io
 import json
+import os
+import shutil
 import sys
 
 import pytest
@@ -37,6 +39,7 @@ def test_runs_are_listed_filtered_and_sorted(runs, capsys):
     assert lines[0].split()[:10] == cells.split()
     (line,) = printed(capsys, "study", "--where", "objective=infonce").splitlines()[1:]
     assert line.startswith("study/infonce-0")
+    assert "no run in runs/ meets seed=5" in printed(capsys, "first", "--where", "seed=5")
     assert len(printed(capsys, "runs/study", "runs/first").splitlines()) == 4
     assert main(["runs", "first", "studdy"]) == 2 and "did you mean" in capsys.readouterr().err
 
@@ -131,6 +134,25 @@ def test_one_run_is_shown_whole(runs, capsys):
     found = json.loads(printed(capsys, "first", "--json"))
     assert found["results"]["step"] == 400 and found["settings"]["objective"] == "flatnce"
     assert found["bytes"] > 1000
+
+
+def test_a_run_is_shown_while_its_files_come_and_go(runs, capsys, monkeypatch):
+    going = runs / "first" / "checkpoints" / ".step-000000500.discarded.partial"
+    going.mkdir(parents=True)
+    for name in ("first-onnx/model.onnx", ".first-torch.partial/model.safetensors"):
+        (runs / "first" / "exports" / name).parent.mkdir(parents=True)
+        (runs / "first" / "exports" / name).touch()
+    (runs / "first" / "exports" / ".first-torch.lock").touch()
+    scan = os.scandir
+
+    def scanned(place):
+        if str(place).endswith(going.name):
+            shutil.rmtree(place)
+        return scan(place)
+
+    monkeypatch.setattr(os, "scandir", scanned)
+    exports = json.loads(printed(capsys, "first", "--json"))["exports"]
+    assert exports == ["runs/first/exports/first-onnx"] and not going.exists()
 
 
 def test_a_run_of_another_command_is_shown_without_commands_for_training_runs(runs, capsys):

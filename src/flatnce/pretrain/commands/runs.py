@@ -1,9 +1,11 @@
 """``flatnce runs``: list the runs, show one of them, or delete some."""
 
+import os
 import re
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +14,7 @@ import tyro
 
 from flatnce.cli.console import column_lines, print_json, word_lines
 from flatnce.cli.options import parse_options
+from flatnce.files import subfolders_of
 from flatnce.messages import duration_text, format_bytes, say
 from flatnce.pretrain.commands import Switch, pairs_text
 from flatnce.pretrain.runs import listing
@@ -61,7 +64,7 @@ def run(arguments: list[str]) -> int:
     if options.delete:
         return _delete(options)
     folder = runs_folder()
-    if len(options.names) == 1 and not is_several(options.names[0]):
+    if len(options.names) == 1 and not options.where and not is_several(options.names[0]):
         return _show(find_run(options.names[0]), options.json)
     if options.names:
         places = {run_name(place): place for place in named_runs(options.names)}
@@ -136,7 +139,7 @@ def _show(directory: Path, as_json: bool) -> int:
     if row["state"] == "damaged":
         raise ValueError(f"{directory}: its config.json or results.json is damaged; run it again")
     size = _size_of(directory)
-    exports = sorted(str(path) for path in directory.glob("exports/*"))
+    exports = sorted(map(str, subfolders_of(directory / "exports")))
     results = found.results or {}
     if as_json:
         more = {"bytes": size, "exports": exports, "environment": found.environment}
@@ -176,9 +179,13 @@ def _show(directory: Path, as_json: bool) -> int:
 
 
 def _size_of(directory: Path) -> int:
-    """Bytes of a folder's files; links are not followed."""
-    files = (path for path in directory.rglob("*") if path.is_file() and not path.is_symlink())
-    return sum(path.stat().st_size for path in files)
+    """Bytes of a folder's files; links are not followed, and a file may be removed meanwhile."""
+    found = 0
+    for place, _, names in os.walk(directory):
+        for name in names:
+            with suppress(FileNotFoundError):
+                found += os.lstat(os.path.join(place, name)).st_size
+    return found
 
 
 def _delete(options: RunsOptions) -> int:
