@@ -82,7 +82,7 @@ def run(arguments: list[str]) -> int:
             with run_lock(directory):  # if another process trains it, that is said instead
                 if not options.replace:
                     begun = any((directory / CHECKPOINTS).glob("*"))
-                    left = begun and not (read_results(directory) or {}).get("step")
+                    left = begun and "step" not in read_results(directory)
                     # With another value, the continued run would fail as before.
                     skip = left and read_config(directory).data.skip_unreadable
                     left = left and skip == config.data.skip_unreadable

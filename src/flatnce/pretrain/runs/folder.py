@@ -84,25 +84,22 @@ def run_and_sweep_names() -> list[str]:
 def find_run(name: str | Path, argument: str = "run") -> Path:
     """The directory of a run, by its name in the folder of runs or its path, an ``argument``."""
     place, called = _place_of(name), f"{argument}={str(name)!r}"
-    if place is not None and (restored(place) / log.CONFIG).is_file():
+    if place is None:
+        hint = did_you_mean(str(name), run_and_sweep_names(), _known(run_names()))
+        raise ValueError(f"{called} is not a run directory or the name of one; {hint}")
+    if (restored(place) / log.CONFIG).is_file():
         return place
-    if place is not None and not (place / SWEEP).is_file():
-        try:
-            with suppress(ValueError), run_lock(place):  # it is free now, or not: ValueError
-                return place
-        except OSError as error:
-            said = f"{called} cannot be put back ({error})"
-            raise OSError(f"{said}; make {place} writable") from error
-        raise ValueError(f"{called} is being replaced by another process; wait for it")
-    if place is not None:
+    if (place / SWEEP).is_file():
         inside = run_names(place, 1)
         one = f", for example {name}/{inside[0]}" if inside else "; none has started"
         raise ValueError(f"{called} is a sweep of {len(inside)} runs; name one of them{one}")
-    there = run_names()
-    raise ValueError(
-        f"{called} is not a run directory or the name of one; "
-        f"{did_you_mean(str(name), run_and_sweep_names(), _known(there))}"
-    )
+    try:
+        with suppress(ValueError), run_lock(place):  # it is free now, or not: ValueError
+            return place
+    except OSError as error:
+        said = f"{called} cannot be put back ({error})"
+        raise OSError(f"{said}; make {place} writable") from error
+    raise ValueError(f"{called} is being replaced by another process; wait for it")
 
 
 def find_sweep(name: str | Path) -> Path:

@@ -48,7 +48,7 @@ def summary_of(directory: Path, name: str) -> Summary:
 
 def _read_summary(directory: Path) -> Summary:
     header = log.read_header(directory / log.CONFIG, "config")
-    results = log.read_results(directory) or {}
+    results = log.read_results(directory)
     kind, settings = header["kind"], log.flat_settings(header["config"])
     done = "step" in results or (kind != "train" and bool(results))
     lines = {} if done and "last" in results else last_lines(directory / log.METRICS)
@@ -159,17 +159,15 @@ def over_seeds(runs: Sequence[Summary]) -> list[Summary]:
             rest = {key: value for key, value in run["settings"].items() if key != "seed"}
             groups.setdefault(repr(rest), []).append(run)
     found = []
-    for members in groups.values():
+    for members in (several for several in groups.values() if len(several) > 1):
         numbers = [{**one["last"], **one["scores"]} for one in members]
         shared = [key for key in numbers[0] if all(one.get(key) is not None for one in numbers)]
         values = {key: [one[key] for one in numbers] for key in shared}
-        if len(members) > 1:
-            first = members[0]
-            summary: Summary = {"runs": first["name"].removesuffix(f"-s{first['seed']}")}
-            summary["seeds"] = [one["seed"] for one in members]
-            summary["mean"] = {key: fmean(given) for key, given in values.items()}
-            summary["sd"] = {key: stdev(given) for key, given in values.items()}
-            found.append(summary)
+        summary: Summary = {"runs": members[0]["name"].removesuffix(f"-s{members[0]['seed']}")}
+        summary["seeds"] = [one["seed"] for one in members]
+        summary["mean"] = {key: fmean(given) for key, given in values.items()}
+        summary["sd"] = {key: stdev(given) for key, given in values.items()}
+        found.append(summary)
     return found
 
 

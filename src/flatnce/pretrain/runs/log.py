@@ -171,7 +171,7 @@ class RunLog:
         kept = (line for line in earlier if line.get("kind") != FAILURE)
         replace_text(path, (json.dumps(line, allow_nan=False) + "\n" for line in kept))
         with lock(place / LOCK):
-            done = (read_results(place) or {}).get("evaluations", ())
+            done = read_results(place).get("evaluations", ())
             evaluations = [one for one in done if one.get("step", step + 1) <= step]
             if evaluations:
                 kept_results = {"format_version": FORMAT_VERSION, "evaluations": evaluations}
@@ -200,14 +200,14 @@ class RunLog:
             os.rename(earlier, discarded)  # at once: half of a run is never restored
             shutil.rmtree(discarded, ignore_errors=True)
 
-    def finish(self, results: Mapping[str, Any]) -> Path:
-        """Write the final numbers atomically after earlier evaluations, and return the path."""
+    def finish(self, results: Mapping[str, Any]) -> None:
+        """Write the final numbers atomically after earlier evaluations."""
         self.settle()
-        path, whole = self.directory / RESULTS, {"format_version": FORMAT_VERSION, **results}
+        whole = {"format_version": FORMAT_VERSION, **results}
         with lock(self.directory / LOCK):
-            there = (read_results(self.directory) or {}).get("evaluations")
-            _write_json(path, {**whole, "evaluations": there} if there else whole)
-        return path
+            there = read_results(self.directory).get("evaluations")
+            whole |= {"evaluations": there} if there else {}
+            _write_json(self.directory / RESULTS, whole)
 
 
 def identity(directory: Path) -> tuple[int, int] | None:
@@ -218,8 +218,8 @@ def identity(directory: Path) -> tuple[int, int] | None:
 
 def add_evaluation(
     directory: str | Path, evaluation: Mapping[str, Any], run: tuple[int, int] | None = None
-) -> Path:
-    """Append to ``evaluations`` in a run's results atomically, and return the path.
+) -> None:
+    """Append to ``evaluations`` in a run's results atomically.
 
     An evaluation of the same step, data and protocol is replaced. The results of an unfinished run
     have only evaluations. A run whose :func:`identity` is not ``run`` is refused.
@@ -234,7 +234,6 @@ def add_evaluation(
         others = [one for one in results.get("evaluations", ()) if _what(one) != _what(new)]
         results["evaluations"] = [*others, new]
         _write_json(place / RESULTS, results)
-    return place / RESULTS
 
 
 def _what(one: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -253,7 +252,7 @@ def read_run(path: str | Path, kind: str | None = None) -> Run:
         raise ValueError(f"{directory} holds a {header['kind']} run; name one of `flatnce {kind}`")
     machine = _read(directory / ENVIRONMENT, "environment")
     metrics, left_out = _read_metrics(directory / METRICS)
-    results = read_results(directory)
+    results = read_results(directory) or None
     return Run(directory, header["kind"], header["config"], machine, metrics, results, left_out)
 
 
@@ -330,9 +329,9 @@ def _write_json(path: Path, value: Any) -> None:
     replace_text(path, json.dumps(plain(value), indent=1, allow_nan=False) + "\n")
 
 
-def read_results(directory: Path) -> dict[str, Any] | None:
-    """The content of ``results.json``; None where there is none."""
-    return _read(directory / RESULTS, "results") or None
+def read_results(directory: Path) -> dict[str, Any]:
+    """The content of ``results.json``; empty where there is none."""
+    return _read(directory / RESULTS, "results")
 
 
 def _read(path: Path, kind: str) -> dict[str, Any]:
