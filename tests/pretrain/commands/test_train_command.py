@@ -160,15 +160,26 @@ def test_what_ends_the_evaluation_after_training_is_one_line_on_stderr(more, cap
     assert "cut short or changed" in shown.err and shown.out
 
 
-def test_results_that_cannot_be_saved_after_training_are_not_called_missing(capsys, monkeypatch):
-    refused = PermissionError(errno.EACCES, "Permission denied", "results.json")
-    monkeypatch.setattr(protocols, "add_evaluation", Mock(side_effect=refused))
+@pytest.mark.parametrize("saved", [0, 1])
+def test_results_that_cannot_be_saved_after_training_are_not_called_missing(
+    capsys, monkeypatch, saved
+):
+    save = Mock(wraps=protocols.add_evaluation)
+
+    def add(*given):
+        if save.call_count == saved:
+            raise PermissionError(errno.EACCES, "Permission denied", "results.json")
+        save(*given)
+
+    monkeypatch.setattr(protocols, "add_evaluation", add)
     typed = ["train", "digits", "--name", "kept", "--evaluate", "knn", "--json", *QUICK]
     assert main(typed) == 1
     shown = capsys.readouterr()
     assert shown.err.startswith("flatnce train: knn: not saved in runs/kept/results.json (Permiss")
     assert "did not finish" not in shown.err and shown.err.count("\n") == 1
-    assert json.loads(shown.out)["not_evaluated"] == ""
+    found = json.loads(shown.out)
+    names = [one["protocol"]["name"] for one in found["evaluations"]]
+    assert found["not_evaluated"] == "" and names == ["knn, k = 200", "knn, k = 20"]
 
 
 FOREVER = "--epochs 500 --no-tensorboard --device cpu --watch-every 0".split()

@@ -16,7 +16,7 @@ from flatnce.messages import check_fields, duration_text, format_bytes, say
 from flatnce.pretrain.commands import Switch, pairs_text
 from flatnce.pretrain.evaluation import expand
 from flatnce.pretrain.runs.folder import SWEEP, new_folder, run_lock, run_name
-from flatnce.pretrain.runs.log import read_results, read_run
+from flatnce.pretrain.runs.log import read_results
 from flatnce.pretrain.training.config import PRESETS, TrainConfig, refuse_unused, starting_config
 from flatnce.toml_files import read_toml
 
@@ -123,10 +123,11 @@ def evaluate_and_report(outcome: "Outcome", protocols: Sequence[str] | None, as_
     failure = finish_run(outcome, protocols)
     if as_json:
         stand = {"directory": str(outcome.directory), "finished": True}
-        results = read_run(outcome.directory).results or {}
-        unsaved = {"evaluations": failure.results} if isinstance(failure, NotSaved) else {}
-        why = "" if unsaved else str(failure or "")
-        print_json({**stand, "not_evaluated": why, **unsaved, **results})
+        results = read_results(outcome.directory)
+        # All of them, where the file has only those before the disk was full.
+        every = {"evaluations": failure.results} if isinstance(failure, NotSaved) else {}
+        why = "" if every else str(failure or "")
+        print_json({**stand, "not_evaluated": why, **results, **every})
     else:
         print_results(outcome, failure)
     run_page(outcome.directory)
