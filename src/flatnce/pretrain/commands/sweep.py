@@ -91,11 +91,10 @@ def _resume(arguments: list[str]) -> int:
     directory = find_sweep(name)
     configs = read_sweep(directory)
     first = next(iter(configs.values()))
-    rest, values = split_options(arguments[2:], first.flat())
-    given = {one: option_value(f"--{one}", rest) for one in ("name", "preset")}
-    values |= {one: [value] for one, value in given.items() if value is not None}
+    kept = {**first.flat(), "name": name, "preset": None}
+    rest, values = split_options(arguments[2:], kept)
     if values:
-        typed = " ".join(f"{option_of(leaf)} {' '.join(some)}" for leaf, some in values.items())
+        typed = " ".join(f"{option_of(leaf)} {' '.join(given)}" for leaf, given in values.items())
         raise ValueError(
             f"{typed}: a sweep keeps its name, and its runs their settings; to add runs, give the "
             f"command of the sweep again with more values, --name {name} and --resume"

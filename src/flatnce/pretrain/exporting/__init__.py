@@ -54,6 +54,9 @@ __all__ = [
 FORMAT_VERSION = 1  # increased when an older reader would misread the layout
 CARD, CONFIG, WEIGHTS, ONNX_MODEL = "README.md", "config.json", "model.safetensors", "model.onnx"
 MARK = "flatnce"  # the entry of config.json that flatnce reads
+DAMAGED = (
+    "{} is missing, was cut short or changed after the export; export again, or copy it whole"
+)
 
 TOLERANCE = 1e-5
 """Largest difference between features of onnxruntime and of torch, relative to the largest feature
@@ -350,7 +353,7 @@ def open_graph(folder: str | Path) -> Callable[[Tensor], Tensor]:
     onnxruntime = require_extra("onnxruntime", "an ONNX graph", "onnx")
     path, expected = Path(folder) / ONNX_MODEL, read_config(folder)[MARK].get("graph")
     if expected is None or not path.is_file() or file_record(path)["sha256"] != expected["sha256"]:
-        raise _damaged(path)
+        raise ExportError(DAMAGED.format(path))
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors only; it warns about devices it does not find
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
@@ -385,15 +388,8 @@ def _read_weights(folder: Path, expected: dict[str, Any]) -> dict[str, Tensor]:
             raise ValueError(path)
         weights: dict[str, Tensor] = library.load(content)
     except Exception as error:  # damaged files can raise anything
-        raise _damaged(path) from error
+        raise ExportError(DAMAGED.format(path)) from error
     return weights
-
-
-def _damaged(path: Path) -> ExportError:
-    return ExportError(
-        f"{path} is missing, was cut short or changed after the export; export the run again, "
-        "or copy it whole"
-    )
 
 
 def card(source: Source, form: str, folder: str, check: str) -> str:
@@ -404,7 +400,7 @@ def card(source: Source, form: str, folder: str, check: str) -> str:
     environment.filters |= {"plain": _plain, "quoted": partial(json.dumps, ensure_ascii=False)}
     template = resources.files("flatnce.pretrain.exporting").joinpath("templates", "card.md")
     results = source.run.results or {}
-    every = [one for one in results.get("evaluations", ()) if isinstance(one, dict)]
+    every = results.get("evaluations", [])
     # An evaluation without a step is of the run's last step.
     mine = [e for e in every if e.get("step", results.get("step", source.step)) == source.step]
     versions = {name: metadata.version(name) for name in FORMS[form].packages if find_spec(name)}

@@ -34,7 +34,6 @@ from flatnce.report.text import OBJECTIVES, capitalised
 
 __all__ = ["page_of_run", "run_page"]
 
-Records = Sequence[Mapping[str, Any]]
 MOST_POINTS = 120  # of a curve, evenly spaced; more cannot be seen, but make the page larger
 
 
@@ -52,7 +51,7 @@ class Curves:
     low: float | None = None
     factor: float = 1.0
 
-    def measured(self, records: Records) -> list[Mapping[str, Any]]:
+    def measured(self, records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """The lines of a run that hold a value of this chart."""
         return [
             record
@@ -62,7 +61,7 @@ class Curves:
             and any(record.get(key) is not None for key in self.keys)
         ]
 
-    def ceilings(self, records: Records) -> list[Reference]:
+    def ceilings(self, records: Sequence[Mapping[str, Any]]) -> list[Reference]:
         """The last ceiling: log of the number of candidates."""
         last = records[-1]
         if self.ceiling is None or last.get(self.ceiling) is None:
@@ -108,8 +107,7 @@ def page_of_run(directory: str | Path) -> Page:
     kind, lead = _verdict(run, settings)
     shown = CATALOGUE["verdict"][kind]
     drawn = [(curves, curves.measured(run.metrics)) for curves in CHARTS]
-    left_out = run.left_out
-    figures = {one.name: _figure(one, found, left_out) for one, found in drawn if found}
+    figures = {one.name: _figure(one, found, run.left_out) for one, found in drawn if found}
     first = [figures.pop(name) for name in (shown["chart"], "knn") if name in figures]
     encoder, neighbours = inspection_sections(inspection, run.directory.name)
     evaluations = (run.results or {}).get("evaluations") or []
