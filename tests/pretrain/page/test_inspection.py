@@ -85,7 +85,8 @@ def test_the_page_shows_it(run):
     assert len(html) < 300_000
 
 
-def test_a_page_without_it_says_how_to_get_it(tmp_path):
+def test_a_page_without_it_says_how_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("FLATNCE_RUNS", str(tmp_path))
     html = made_runs.html_without_charts(page_of_run(made_runs.write_run(tmp_path / "plain")))
     assert "flatnce report plain" in html and "<img" not in html
 

@@ -203,15 +203,18 @@ def test_an_installed_package_is_named_by_its_version_alone(tmp_path, monkeypatc
     assert f"<dt>flatnce</dt><dd>{version('flatnce')}, commit 0123abc</dd>" in html
 
 
-def test_an_unfinished_run_is_judged_by_its_newest_numbers(tmp_path):
-    folder = whole_run(tmp_path / "cut", range(10, 201, 10), finished=False)
+def test_an_unfinished_run_is_judged_by_its_newest_numbers(tmp_path, monkeypatch):
+    monkeypatch.setenv("FLATNCE_RUNS", str(tmp_path))
+    folder = whole_run(tmp_path / "a study" / "cut", range(10, 201, 10), finished=False)
     add_evaluation(folder, EVALUATION)  # which makes a results.json
     page, newest = page_of_run(folder), train_line(200)
     assert page.lead.startswith(f"Healthy since step 10: MI {newest['mi']:.2f} of")
     assert page.progress.share == 0.5
     assert page.progress.words == (
-        "Epoch 2.00 of 4, step 200; stopped. To continue: flatnce resume cut."
+        "Epoch 2.00 of 4, step 200; stopped. To continue: flatnce resume 'a study/cut'."
     )
+    (hint,) = (one.prose[0].text for one in page.sections if one.heading == "The encoder")
+    assert hint.endswith(": flatnce report 'a study/cut'")
     html = html_without_charts(page)
     assert '<progress max="1" value="0.5"' in html and "95.12 %" in html
 

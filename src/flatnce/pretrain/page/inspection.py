@@ -42,8 +42,6 @@ SEED = 0  # of every draw
 QUERIES, NEIGHBOURS = 6, 5  # images whose nearest neighbours are shown, and how many of each
 KINDS = {"positive": "positives", "negative": "negatives"}
 
-Inspection = Mapping[str, Any]
-
 
 def inspect_encoder(
     directory: str | Path,
@@ -198,7 +196,7 @@ def project(rows: Tensor) -> dict[str, Any]:
     return {"method": "PCA", "shares": shares, "x": across, "y": up}
 
 
-def inspection_sections(found: Inspection | None, name: str) -> tuple[Section, list[Section]]:
+def inspection_sections(found: dict[str, Any] | None, name: str) -> tuple[Section, list[Section]]:
     """The sections about the encoder and of its neighbours; a hint if it was not inspected."""
     if found is None:
         hint = Paragraph(TEXT["not_inspected"].format(name=name))
@@ -211,7 +209,7 @@ def inspection_sections(found: Inspection | None, name: str) -> tuple[Section, l
         raise ValueError(TEXT["damaged"].format(FILE, name, error)) from error
 
 
-def _neighbour_section(found: Inspection) -> Section:
+def _neighbour_section(found: dict[str, Any]) -> Section:
     text, same = TEXT["neighbours"].format(**found), found["nearest_same"]
     if same is not None:
         text += f" The nearest image is of the same class in {100 * same:.1f} % of all cases."
@@ -229,7 +227,7 @@ def _neighbour_section(found: Inspection) -> Section:
     return Section("Nearest neighbours", [Paragraph(text)], gallery=gallery)
 
 
-def _histogram(inspection: Inspection) -> Figure:
+def _histogram(inspection: dict[str, Any]) -> Figure:
     found = inspection["similarities"]
     bins = list(zip(found["edges"], found["edges"][1:], strict=False))
     middles = [(low + high) / 2 for low, high in bins]
@@ -256,7 +254,7 @@ def _histogram(inspection: Inspection) -> Figure:
     return Figure(title, chart, caption, table)
 
 
-def _embedding(inspection: Inspection) -> Figure:
+def _embedding(inspection: dict[str, Any]) -> Figure:
     found, classes = inspection["projection"], inspection["classes"]
     names = ["samples"] * len(found["x"])
     if found["labels"] is not None:

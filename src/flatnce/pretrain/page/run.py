@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,11 @@ from flatnce.core.diagnostics import verdict_on
 from flatnce.core.diagnostics.registry import DIAGNOSTICS
 from flatnce.core.diagnostics.verdict import NEEDED, remedies_of
 from flatnce.core.objectives.registry import entry_of
+from flatnce.environment import plain
 from flatnce.messages import duration_text
 from flatnce.pretrain.page import CATALOGUE, TEXT
 from flatnce.pretrain.page.inspection import inspection_sections, read_inspection
+from flatnce.pretrain.runs.folder import run_name
 from flatnce.pretrain.runs.listing import summary_of
 from flatnce.pretrain.runs.log import AGAIN, FAILURE, Run, read_run, score_cells, tested_on
 from flatnce.pretrain.training.config import TrainConfig
@@ -109,7 +112,8 @@ def page_of_run(directory: str | Path) -> Page:
     drawn = [(curves, curves.measured(run.metrics)) for curves in CHARTS]
     figures = {one.name: _figure(one, found, run.left_out) for one, found in drawn if found}
     first = [figures.pop(name) for name in (shown["chart"], "knn") if name in figures]
-    encoder, neighbours = inspection_sections(inspection, run.directory.name)
+    name = plain(quote(run_name(run.directory)))  # as a command takes it
+    encoder, neighbours = inspection_sections(inspection, name)
     evaluations = (run.results or {}).get("evaluations") or []
     header = ["Protocol", "Data", "Step", "Score", "95 % interval", "Top-5", "Samples"]
     last = (run.results or {}).get("step")
@@ -146,7 +150,7 @@ def page_of_run(directory: str | Path) -> Page:
     title, about = f"Training run {run.directory.name}", _about(run, settings)
     kept = [one for one in sections if one.prose or one.table or one.figures]
     live = {"live": TEXT["live_finished"]} if run.finished else {}
-    return Page(title, lead, kept, facts, about, _progress(run, settings), **live)
+    return Page(title, lead, kept, facts, about, _progress(run, settings, name), **live)
 
 
 def evaluation_row(result: Mapping[str, Any]) -> tuple[str, ...]:
@@ -217,18 +221,18 @@ def _about(run: Run, settings: Mapping[str, Any]) -> str:
     return f"{what} The run has finished. {cut}".rstrip()
 
 
-def _progress(run: Run, settings: Mapping[str, Any]) -> Progress | None:
+def _progress(run: Run, settings: Mapping[str, Any], name: str) -> Progress | None:
     """How far an unfinished run is, and how long it will take."""
     if run.finished:
         return None
-    state, train = summary_of(run.directory, run.directory.name), run.last("train")
+    state, train = summary_of(run.directory, name), run.last("train")
     epoch, epochs = train.get("epoch") or 0.0, settings.get("epochs") or 1
     words = f"Epoch {epoch:.2f} of {epochs}, step {train.get('step', 0):,}"
     if state["state"] == "running" and epoch:
         words += f", about {duration_text(seconds_left(train, epochs))} left"
     elif state["state"] != "running":
         again = AGAIN if run.last(FAILURE).get("diverged") else ""
-        again = again or f"To continue: flatnce resume {run.directory.name}"
+        again = again or f"To continue: flatnce resume {name}"
         words += f"; {state['state']}. {again}"
     return Progress(min(epoch / epochs, 1.0), f"{words}.", state["age"])
 
