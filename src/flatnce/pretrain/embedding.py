@@ -26,9 +26,7 @@ from flatnce.pretrain.training.saved import load_encoder
 
 __all__ = ["Embedder", "load"]
 
-KINDS = (
-    "paths of files, a folder, numpy arrays, tensors, images of Pillow, or a list of such images"
-)
+KINDS = "paths of files, a folder, numpy arrays, tensors, images of Pillow, or a list of images"
 
 
 @dataclass(frozen=True, eq=False)

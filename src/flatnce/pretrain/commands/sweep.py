@@ -91,8 +91,7 @@ def _resume(arguments: list[str]) -> int:
     directory = find_sweep(name)
     configs = read_sweep(directory)
     first = next(iter(configs.values()))
-    kept = {**first.flat(), "name": name, "preset": None}
-    rest, values = split_options(arguments[2:], kept)
+    rest, values = split_options(arguments[2:], {**first.flat(), "name": name, "preset": None})
     if values:
         typed = " ".join(f"{option_of(leaf)} {' '.join(given)}" for leaf, given in values.items())
         raise ValueError(

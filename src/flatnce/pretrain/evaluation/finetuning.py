@@ -33,11 +33,9 @@ class FinetuneConfig:
     size: int  #: Side of a crop, in pixels.
     #: Length of the shorter side of a test image before its centre is cut; ``size`` by default.
     resize: int | None = None
-    #: Mean to normalise with; that of the pretrained network.
-    mean: float | tuple[float, ...] = 0.5
+    mean: float | tuple[float, ...] = 0.5  #: Mean to normalise with, as in pretraining.
     std: float | tuple[float, ...] = 0.25  #: Standard deviation to normalise with.
-    #: Channels that the network takes; by default those of the images.
-    channels: int | None = None
+    channels: int | None = None  #: Channels of the network; by default those of the images.
     epochs: int = 100  #: Passes over the training images.
     batch_size: int = 512  #: Images per step; all of them if there are fewer.
     #: Learning rates; of several, one is chosen on held-out training images. If no class has two

@@ -13,8 +13,7 @@ VALIDATION = 0.1
 PURPOSES: dict[str, str] = read_toml(__file__, "protocols.toml")
 """What each protocol is, and what it is for."""
 
-# Names that stand for several protocols.
-GROUPS = {"transfer": ["transfer-linear", "transfer-finetune"]}
+GROUPS = {"transfer": ["transfer-linear", "transfer-finetune"]}  # names of several protocols
 GROUPS["all"] = [one for one in PURPOSES if not one.startswith(("transfer", "all"))]
 
 

@@ -35,8 +35,7 @@ MOST_ITERATIONS = 5000
 # Values per block of rows; and the largest features of which a float64 copy is kept (2 GiB).
 BLOCK, COPIED = 2**24, 2**28
 LEAST_CURVATURE = 1e-8
-# Rows per sum in the product of features and errors.
-SPAN = 1024
+SPAN = 1024  # rows per sum in the product of features and errors
 
 
 @dataclass(frozen=True, eq=False)

@@ -72,8 +72,7 @@ def run_names(folder: Path | None = None, depth: int = 2) -> list[str]:
 
 def sweep_names() -> list[str]:
     """Names of the sweeps in the folder of runs, sorted."""
-    places = subfolders_of(runs_folder())
-    return sorted(place.name for place in places if (place / SWEEP).is_file())
+    return sorted(one.name for one in subfolders_of(runs_folder()) if (one / SWEEP).is_file())
 
 
 def run_and_sweep_names() -> list[str]:
