@@ -124,7 +124,7 @@ def evaluate_and_report(outcome: "Outcome", protocols: Sequence[str] | None, as_
     if as_json:
         stand = {"directory": str(outcome.directory), "finished": True}
         results = read_results(outcome.directory)
-        # All of them, where the file has only those before the disk was full.
+        # The file lacks those that could not be saved.
         every = {"evaluations": failure.results} if isinstance(failure, NotSaved) else {}
         why = "" if every else str(failure or "")
         print_json({**stand, "not_evaluated": why, **results, **every})
