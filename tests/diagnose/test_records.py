@@ -87,8 +87,8 @@ def test_a_folder_that_is_not_a_run_of_train_is_named(tmp_path):
 def logged(tmp_path):
     """A run with a log and no checkpoint."""
 
-    def write(*lines, objective="infonce"):
-        config = preset("digits").override(objective=objective, batch_size=64)
+    def write(*lines, objective="infonce", **settings):
+        config = preset("digits").override(objective=objective, batch_size=64, **settings)
         log = RunLog(tmp_path / "first", kind="train", config=config, replace=True)
         log.settle()
         for line in lines:
@@ -136,6 +136,18 @@ def test_a_short_run_is_not_called_collapsed_and_a_head_is_advised_only_where_th
     assert "augmentation" in found.remedies[0] and "head" not in "".join(found.remedies)
     (found,) = findings_on([{"step": 1, **GOOD, "effective_rank": 5.0}], available=128)
     assert "projection head" in found.remedies[0]
+
+
+def test_the_log_of_a_run_without_a_head_does_not_show_how_wide_its_embeddings_are(
+    logged, monkeypatch
+):
+    line = {"kind": "train", "steps": 50, "epoch": 2.0, **GOOD, "effective_rank": 11.1}
+    directory = logged(*({**line, "step": step} for step in (50, 100)), head_layers=0)
+    assert examine_run(directory, embeddings=False).verdict == "healthy"
+    seen = Diagnosis("views", (finding("dimensional collapse", rank=2.0, available=32),))
+    monkeypatch.setattr(records, "_embedded", lambda *given: seen)
+    (found,) = examine_run(directory).findings
+    assert "2.0 of 32 directions" in found.evidence
 
 
 def test_a_failed_run_says_why_first(logged):

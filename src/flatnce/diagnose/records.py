@@ -91,7 +91,8 @@ def examine_run(name: str | Path, *, embeddings: bool = True, device: str = "aut
     if history:
         numbers = {k: v for k, v in history[-1].items() if math.isfinite(v)} | numbers
         seen = int(history[-1].get("steps", 1)) * config.run.batch_size
-        available = min(config.model.head_out, seen)
+        # Without a head, only the embeddings tell their width.
+        available = min(config.model.head_out, seen) if config.model.head_layers else None
         findings += findings_on(history, objective, available=available)
         unknown += [] if has_evidence(history) else [not_known("early")]
         if status.finished and (ended := int(history[-1]["step"])) < status.step:

@@ -77,7 +77,8 @@ class Rule:
             first -= 1
         shown = _shown(history[-1], objective)
         still, moved = _still(history)
-        shown |= {"still": still, "unsure": _WORDS["unsure"]["evidence"] if still and moved else ""}
+        unsure = _WORDS["unsure"]["evidence"] if still and moved else ""
+        shown |= {"still": still, "unsure": unsure}
         evidence = _WORDS[self.kind]["evidence"].format(**shown)
         remedies = remedies_of(self.kind, objective, layout)
         return Verdict(self.kind, int(history[first]["step"]), evidence, remedies)
