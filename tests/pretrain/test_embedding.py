@@ -93,6 +93,12 @@ def test_arrays_and_tensors_are_what_evaluation_extracts(encoder):
         assert torch.equal(encoder.embed(given), expected)
 
 
+def test_a_tensor_with_channels_last_is_not_read_as_grey_images(encoder):
+    for shape in ((40, 50, 3), (64, 64, 3), (2, 40, 50, 3)):
+        with pytest.raises(ValueError, match=r"tensors \(c, h, w\) or \(n, c, h, w\)"):
+            encoder.embed(torch.zeros(shape, dtype=torch.uint8))
+
+
 def test_one_grey_image_of_the_size_of_training_needs_no_list(encoder):
     grey = np.random.default_rng(0).integers(0, 256, encoder.shape[1:], np.uint8)
     for given in (grey, torch.from_numpy(grey)):

@@ -198,8 +198,9 @@ def _array_images(array: Any) -> UInt8[Tensor, "n c h w"]:
         values = array
     else:
         raise ValueError(f"images holds a {type(array).__name__}; pass {KINDS}")
-    if values.ndim == 3 and values.shape[0] not in (1, 3) and not last:
-        values = values.unsqueeze(-3)  # grey
+    grey = values.ndim == 3 and values.shape[0] not in (1, 3) and not last
+    if grey and values.shape[-1] != 3:  # a tensor (h, w, 3) is refused below
+        values = values.unsqueeze(-3)
     values = values[None] if values.ndim == 3 else values
     if values.ndim != 4 or values.shape[1] not in (1, 3) or not values.numel():
         raise ValueError(

@@ -11,6 +11,7 @@ from flatnce.cli import main
 from flatnce.pretrain import preset, train
 from flatnce.pretrain.commands.evaluate import results_table, run
 from flatnce.pretrain.evaluation import Options, evaluate_run, protocols
+from flatnce.pretrain.evaluation.options import USED_BY
 from flatnce.pretrain.page.inspection import inspect_encoder
 from flatnce.pretrain.runs.checkpoint import steps
 from flatnce.pretrain.runs.log import read_run
@@ -54,6 +55,30 @@ def test_json_is_json_and_nothing_else(first, capsys):
     assert said["finished"] is True and said["steps"] == 22
     (result,) = said["results"]
     assert result["protocol"]["neighbours"] == 5
+
+
+@pytest.mark.parametrize(
+    "typed, asked, users",
+    [
+        (["--fraction", "0.5"], "knn", "semi"),
+        (["--rates", "0.1"], "knn linear", "linear-short, linear-long, semi, finetune"),
+        (["--epochs", "3"], "linear", "linear-short"),
+        (["--neighbours", "5"], "linear", "knn"),
+        (["--validation", "0.2"], "knn mi", "linear"),
+        (["--pool", "99"], "transfer", "mi"),
+    ],
+)
+def test_a_setting_that_no_protocol_uses_is_refused(first, typed, asked, users):
+    with pytest.raises(ValueError, match=f"has no effect here, it is for {users}.*leave it out"):
+        run(["first", "--protocol", *asked.split(), *typed])
+    assert read_run(first).results["evaluations"] == []
+
+
+def test_every_setting_is_said_to_be_used_by_the_protocols_that_read_it():
+    trained = {"linear-short", "linear-long", "transfer-linear"}
+    trained |= {"semi", "finetune", "transfer-finetune"}
+    assert set(USED_BY["epochs"]) == trained == set(USED_BY["rates"])
+    assert {one for users in USED_BY.values() for one in users} <= set(protocols.PROTOCOLS)
 
 
 @pytest.mark.parametrize("as_json", [False, True])

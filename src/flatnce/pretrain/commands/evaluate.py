@@ -10,7 +10,7 @@ from flatnce.cli.console import column_lines, live_line, print_json
 from flatnce.cli.options import parse_options, print_short_help
 from flatnce.messages import say, wrapped
 from flatnce.pretrain.commands import RunName
-from flatnce.pretrain.evaluation import PURPOSES, Options, expand
+from flatnce.pretrain.evaluation import PURPOSES, Options, expand, refuse_unused
 from flatnce.pretrain.runs.folder import find_run
 from flatnce.pretrain.runs.log import score_cells, tested_on
 
@@ -40,7 +40,7 @@ def run(arguments: list[str]) -> int:
         usual, lists = EvaluateOptions("RUN"), {"protocols": PURPOSES}
         return print_short_help(arguments, "evaluate", usual, lists)
     options = parse_options(EvaluateOptions, "evaluate", arguments, renamed={"name": "data"})
-    expand(options.protocol)  # refuses an unknown name before anything is read
+    refuse_unused(options.options, options.protocol)  # and unknown names, before all else
     from flatnce.pretrain.evaluation import NotSaved, evaluate_run
     from flatnce.pretrain.page.run import run_page
     from flatnce.pretrain.training.saved import describe_status

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from flatnce.pretrain.evaluation.options import PURPOSES as PURPOSES
     from flatnce.pretrain.evaluation.options import Options as Options
     from flatnce.pretrain.evaluation.options import expand as expand
+    from flatnce.pretrain.evaluation.options import refuse_unused as refuse_unused
     from flatnce.pretrain.evaluation.probe import FORMS as FORMS
     from flatnce.pretrain.evaluation.probe import DescentConfig as DescentConfig
     from flatnce.pretrain.evaluation.probe import Probe as Probe

@@ -16,6 +16,16 @@ PURPOSES: dict[str, str] = read_toml(__file__, "protocols.toml")
 GROUPS = {"transfer": ["transfer-linear", "transfer-finetune"]}  # names of several protocols
 GROUPS["all"] = [one for one in PURPOSES if not one.startswith(("transfer", "all"))]
 
+_TRAINED = [one for one in PURPOSES if one not in ("knn", "linear", "mi", *GROUPS)]
+USED_BY = {
+    **dict.fromkeys(("epochs", "batch_size", "rates"), _TRAINED),
+    "validation": ["linear", *_TRAINED],
+    "neighbours": ["knn"],
+    "fraction": ["semi"],
+    "pool": ["mi"],
+}
+"""The protocols that use a setting, where not all do."""
+
 
 @dataclass(frozen=True)
 class Options:
@@ -57,6 +67,16 @@ class Options:
         """The settings of gradient descent that are not left to the protocol."""
         named = {"epochs": self.epochs, "batch_size": self.batch_size, "rates": self.rates}
         return {name: value for name, value in named.items() if value is not None}
+
+
+def refuse_unused(options: Options, protocols: Sequence[str]) -> None:
+    """Refuse settings that none of the protocols uses: they would be ignored."""
+    for name, users in USED_BY.items():
+        value = getattr(options, name)
+        if value != getattr(Options, name) and not set(users).intersection(expand(protocols)):
+            raise ValueError(
+                f"{name}={value!r} has no effect here, it is for {', '.join(users)}: leave it out"
+            )
 
 
 def expand(names: Sequence[str]) -> tuple[str, ...]:
