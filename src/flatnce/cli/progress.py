@@ -9,6 +9,12 @@ from flatnce.messages import duration_text
 
 __all__ = ["progress_line", "seconds_left", "show_progress", "warning_of"]
 
+START_TEXT = {
+    "started": "training {backbone} on {data}, on {device}: {of_steps:,} steps; the first line of "
+    "numbers comes after step {first_line}",
+    "resumed": "the run continues from step {step:,} of {of_steps:,}",
+}
+
 
 @contextmanager
 def show_progress(
@@ -29,8 +35,8 @@ def show_progress(
                 watched.update(line)
             elif line["kind"] == "train":
                 update(progress_line(line, watched, epochs), line["epoch"] / epochs)
-            elif line["kind"] == "resumed":
-                say(f"the run continues from step {line['step']:,} of {line['of_steps']:,}")
+            elif line["kind"] in ("started", "resumed"):
+                say(START_TEXT[line["kind"]].format(**line))
             elif warning := warning_of(line):
                 say(warning)
 

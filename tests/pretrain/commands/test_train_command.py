@@ -81,6 +81,9 @@ def test_a_run_that_an_unreadable_file_stopped_starts_again_without_it(tmp_path,
 def test_a_run_ends_in_evaluations_and_a_page_and_is_not_overwritten(capsys):
     assert main(["train", "digits", "--name", "first", *QUICK]) == 0
     shown = capsys.readouterr().out
+    # At once: on a CPU the first line of numbers may take minutes.
+    started = "training small on digits, on cpu: 7 steps; the first line of numbers comes after "
+    assert shown.startswith(f"{started}step 7\nepoch 1.0/1 ")
     for words in ("epoch 1.0/1", "MI", "ESS", "gain", "kNN", "samples/s", "left", "linear"):
         assert words in shown, words
     run = read_run("runs/first")

@@ -325,7 +325,8 @@ def test_lines_that_arrive_late_are_the_same_lines(shared, monkeypatch, tmp_path
         seen = [[step for kind, step in told if kind == "train"] for _ in steps]
     # Alone, one is under way at most: the host does not run ahead without bound.
     assert seen == [[]] * 4 + [[] if shared else [1]] * 3
-    assert told == [("train", 1), ("train", 4), ("verdict", 4), ("train", 7)]
+    lines = [("train", 1), ("train", 4), ("verdict", 4), ("train", 7)]
+    assert told == [("started", 0), *lines]
     assert lasting_lines(tmp_path / "late") == lasting_lines(tmp_path / "run")
 
 

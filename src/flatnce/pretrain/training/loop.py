@@ -82,7 +82,7 @@ def train(
     Arguments:
         config: The settings of the run.
         directory: The run's directory; must be new.
-        report: Called with each line that is logged.
+        report: Called with each line that is logged, and first with what is trained.
         replace: Remove an earlier run in that directory.
         evaluate: Recorded for `flatnce resume`: protocols to evaluate with after the training.
         **objects: Your own code in place of names in the config: ``encoder``, a module from inputs
@@ -166,9 +166,9 @@ def train_steps(
                 evaluate=evaluate,
             )
         try:
-            with closing(
-                _run(Recorder(training, log, report), interrupts, save_first=True)
-            ) as run:
+            recorder = Recorder(training, log, report)
+            recorder.announce("started")
+            with closing(_run(recorder, interrupts, save_first=True)) as run:
                 first = next(run)
                 if replace:
                     training.check()  # if that fails, the earlier run is put back
@@ -209,9 +209,9 @@ def resume_steps(
             if distributed.rank() == 0:
                 checkpoint.rewind(place / saved.CHECKPOINTS, found.step)
                 log = RunLog.reopen(place, kind=saved.KIND, step=training.step, device=str(device))
-                if report is not None:
-                    report({"kind": "resumed", "step": training.step, "of_steps": training.steps})
-            return (yield from _run(Recorder(training, log, report), interrupts))
+            recorder = Recorder(training, log, report)
+            recorder.announce("resumed")
+            return (yield from _run(recorder, interrupts))
 
 
 def _run(recorder: "Recorder", shared: Interrupts | None, save_first: bool = False) -> Steps:
@@ -318,6 +318,16 @@ class Recorder:
             logger.line(kind, numbers)
         if self.report is not None:
             self.report(record)
+
+    def announce(self, kind: str) -> None:
+        """Tell the caller what is trained, and after which step the first line of numbers comes."""
+        if self.report is None:
+            return
+        training, config = self.training, self.training.config
+        first = training.step + 1 + (training.steps - training.step - 1) % self.every
+        about = {"of_steps": training.steps, "first_line": first, "device": str(training.device)}
+        about |= {"backbone": config.model.backbone, "data": config.data.data}
+        self.report({"kind": kind, **training.position(), **about})
 
     def write_notes(self) -> None:
         """Log what the training has noted."""
