@@ -193,7 +193,10 @@ class OptimizerConfig:
         check_choice("optimizer", self.optimizer, OPTIMIZERS)
         check_choice("scaling", self.scaling, SCALING_RULES)
         check_positive("rate", self.rate)
-        check_fields(self, base_batch=1, warmup_epochs=0, weight_decay=0)
+        check_fields(self, base_batch=1)
+        for name in ("warmup_epochs", "weight_decay"):
+            if getattr(self, name):
+                check_positive(name, getattr(self, name), ", or 0")
         if not 0 <= self.momentum < 1:
             raise ValueError(f"momentum={self.momentum} must be at least 0 and below 1")
 
