@@ -538,6 +538,32 @@ def test_arrays_of_an_archive_that_cannot_be_selected_say_why(tmp_path, numbers)
     assert listing in refusal(path, "embeddings", "means")
 
 
+def test_an_array_of_objects_is_ignored_unless_it_is_selected(tmp_path, numbers):
+    path, rows = tmp_path / "a.npz", len(numbers)
+    objects = np.array([{"a": 1}] * rows, dtype=object)
+    np.savez(path, emb=numbers[:, :3], labels=np.arange(rows) % 3, objects=objects)
+    tables = read_tables([path], x="emb", y="labels", kinds="labels=category")
+    assert list(tables.y) == ["labels=0.0", "labels=1.0", "labels=2.0"]
+    for asked in ({"x": "emb", "y": "objects"}, {"x": "emb", "kinds": "objects=category"}):
+        with pytest.raises(ValueError, match=r"array 'objects' of .* cannot be read \(Object arr"):
+            read_tables([path], **asked)
+    assert describe_columns(path)[-1] == {"name": "objects", "kind": "not a table of numbers"}
+
+
+def test_whole_numbers_of_an_archive_that_may_be_classes_are_said_to_be_read_as_amounts(
+    tmp_path, numbers
+):
+    path, count = tmp_path / "a.npz", np.arange(len(numbers))
+    np.savez(path, emb=numbers[:, :3], my_label=count % 20, pair=count % 2, id=count)
+    note = "The whole numbers of 'my_label' were read as amounts; if they are classes, add --kind"
+    assert read_tables([path], x="emb", y="my_label,pair,id").notes == (
+        f"{note} my_label=category.",
+    )
+    for kind in ("category", "number"):
+        kinds = {"my_label": kind}
+        assert read_tables([path], x="emb", y="my_label", kinds=kinds).notes == ()
+
+
 def test_the_arrays_of_an_archive_that_cannot_be_used_are_named_in_the_list(tmp_path, numbers):
     *usable, files, classes = describe_columns(embeddings(tmp_path / "a.npz", numbers))
     assert {one["kind"] for one in usable} == {"number"}

@@ -211,8 +211,13 @@ def read_tables(
     x_part, y_part = (encode_each(frame, file.names, file.said, found) for file, frame in sides)
     groups = _groups(frames[0][grouped[0]], group) if grouped else None
     listed = "; ".join(f"{kind} ({_listed(names, 3)})" for kind, names in found.items())
-    notes = tuple(note for file in files for note in file.notes)
-    return Tables((x_part, y_part), f"Kinds: {listed}.", notes, groups)
+    notes = [note for file in files for note in file.notes]
+    whole = {name for kind, names in found.items() if kind.startswith("whole") for name in names}
+    for (file, _), part in zip(sides, (x_part, y_part), strict=True):
+        for name in [one for one in part if one in whole & {*file.arrays} - {*file.said}]:
+            if part[name].nunique().item() <= min(encoding.MOST_WORDS, len(part[name]) // 2):
+                notes.append(MESSAGES["classes"].format(name=name, typed=shlex.quote(name)))
+    return Tables((x_part, y_part), f"Kinds: {listed}.", tuple(notes), groups)
 
 
 def _groups(cells: pd.Series, group: str | None) -> NDArray[np.int64]:
@@ -413,17 +418,23 @@ def _open_arrays(path: Path) -> _File:
     Columns are named by their numbers, in an archive of several arrays by array and number.
     """
     needed, free = 0, available_memory()
+    names, arrays, unused = list[str](), dict[str, list[int]](), dict[str, str]()
+    tables: dict[str, Any] = {}
     try:
         if path.suffix.lower() == ".npy":
-            tables = {"": np.load(path, mmap_mode="r", allow_pickle=False)}
+            tables[""] = np.load(path, mmap_mode="r", allow_pickle=False)
         else:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
                 needed = sum(member.file_size for member in archive.zip.infolist())
-                tables = {} if free is not None and needed > free else dict(archive)
+                for name in archive if free is None or needed <= free else ():
+                    try:
+                        tables[name] = archive[name]
+                    except ValueError as error:  # an array of Python objects, for example
+                        seen = {"name": name, "path": path, "error": error}
+                        unused[name] = MESSAGES["objects"].format(**seen)
     except Exception as error:  # damaged or encrypted files can raise anything
         raise ValueError(MESSAGES["arrays"].format(path=path, error=error)) from error
     _check_memory([path], needed, free, "save fewer rows or columns, or each array as .npy")
-    names, arrays, unused = list[str](), dict[str, list[int]](), dict[str, str]()
     for name, array in tables.items():
         if array.dtype.kind not in "biuf" or array.ndim not in (1, 2) or not array.size:
             unused[name] = MESSAGES["array"].format(name=name, path=path, array=array)

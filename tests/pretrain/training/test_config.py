@@ -69,7 +69,10 @@ def test_a_preset_for_large_images_has_the_standard_stem_and_takes_any_backbone(
         ({"keep": 0}, "keep=0"),
         ({"checkpoint_every": 0.0}, "checkpoint_every"),
         ({"watch_every": float("inf")}, "watch_every=inf must be a positive finite number"),
-        ({"warmup_epochs": float("inf")}, "^warmup_epochs=inf must be a positive finite .*, or 0$"),
+        (
+            {"warmup_epochs": float("inf")},
+            "^warmup_epochs=inf must be .* number, or 0$",
+        ),
         ({"weight_decay": float("inf")}, "^weight_decay=inf must be a positive finite"),
         ({"weight_decay": -0.1}, r"^weight_decay=-0\.1 must be"),
         ({"batch_size": "32"}, "^batch_size='32' has type str; give int$"),

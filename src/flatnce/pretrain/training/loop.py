@@ -320,7 +320,7 @@ class Recorder:
             self.report(record)
 
     def announce(self, kind: str) -> None:
-        """Tell the caller what is trained, and after which step the first line of numbers comes."""
+        """Tell the caller what is trained, and after which step the first line comes."""
         if self.report is None:
             return
         training, config = self.training, self.training.config
