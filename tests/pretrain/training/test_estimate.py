@@ -140,6 +140,15 @@ def test_the_pool_is_as_large_as_asked_for_and_the_set_allows(training, watcher)
     assert Watcher(large, training.images).pool == 1438 * 8 // 9
 
 
+@pytest.mark.parametrize("images, pool", [(2, 0), (3, 1), (4, 2), (9, 7), (10, 8), (19, 16)])
+def test_a_set_of_a_few_images_is_measured_as_far_as_it_goes(training, images, pool):
+    few = replace(training.images, image_set=training.images.image_set.subset(range(images)))
+    watcher = Watcher(training.config, few)
+    found = watcher(training.learner)
+    assert (watcher.pool, len(watcher.pooled)) == (pool, pool + 2)
+    assert found.get("pool", 0) == (pool if pool > 1 else 0)
+
+
 def test_without_labels_there_is_no_knn(training):
     blank = replace(training.images.image_set, labels=torch.full((1438,), -1))
     images = replace(training.images, image_set=blank)

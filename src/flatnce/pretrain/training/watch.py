@@ -41,8 +41,9 @@ class Watcher:
             rest, held = holdout(labels[labelled], HELD_OUT, seed)
             self.memory = self._some(labelled[rest], MOST_MEMORY)
             self.queries = self._some(labelled[held], MOST_QUERIES)
-        pool = min(config.watch.pool, len(source) * CALIBRATION_SHARE // (CALIBRATION_SHARE + 1))
-        self.pool, self.calibration = pool, max(pool // CALIBRATION_SHARE, 2)
+        most = min(len(source) * CALIBRATION_SHARE // (CALIBRATION_SHARE + 1), len(source) - 2)
+        self.pool = min(config.watch.pool, most)
+        self.calibration = max(self.pool // CALIBRATION_SHARE, 2)
         chosen = permutation(len(source), seed)[: self.pool + self.calibration]
         self.pooled = source.subset(chosen)
 
@@ -62,6 +63,8 @@ class Watcher:
         return found | self._pool(learner)
 
     def _pool(self, learner: Learner) -> dict[str, float | int]:
+        if self.pool < 2:  # of fewer than four images
+            return {}
         # A separate seed: views that no epoch has drawn, and always the same.
         views = replace(self.images.views, seed=UNSEEN_VIEWS + self.config.run.seed)
         workers, channels = self.config.data.workers, self.images.example.shape[1]
