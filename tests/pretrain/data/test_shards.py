@@ -26,6 +26,7 @@ from forked import Forked
 from made_runs import assert_same_run, quick_config
 from paths import ROOT
 from pictures import pictures
+from tiny_sets import write_folder
 
 
 def write_shards(folder, count=4, each=10, name="train", labels=True):
@@ -72,6 +73,16 @@ def test_shards_are_named_by_braces_by_a_glob_or_by_their_folder(tmp_path):
         load(f"{folder}/val-{{000..001}}.tar")
     with pytest.raises(ValueError, match=r"split='test': .* has shards of train"):
         load(f"{folder}/val-000.tar", "test")
+
+
+def test_an_archive_beside_folders_of_images_is_not_a_shard(tmp_path):
+    photos = tmp_path / "photos"
+    for part in ("train", "val"):
+        write_folder(photos / part, {"cat": 2, "dog": 1})
+    tarfile.open(photos / "photos_train.tar", "w").close()
+    assert len(load(str(photos))) == 3 and has_part(photos, "test")
+    (write_shards(tmp_path / "shards") / "pages").mkdir()
+    assert len(load(str(tmp_path / "shards"))) == 40
 
 
 def test_shards_without_classes_are_unlabelled_and_damaged_ones_are_named(tmp_path):

@@ -229,7 +229,10 @@ def _shards(path: str | Path) -> dict[str, list[str]]:
     """The shards of each split; empty if the path does not mean any."""
     if is_shards(path):
         return {"train": shards_of(path)}
-    every = sorted(str(file) for file in Path(path).expanduser().glob("*.tar"))
+    folder = Path(path).expanduser()
+    every = sorted(str(file) for file in folder.glob("*.tar"))
+    if every and any(map(image_files, subfolders_of(folder))):
+        return {}  # the archives lie beside the images that were unpacked from them
     found = {
         split: [one for one in every if Path(one).name.startswith(names)]
         for split, names in PARTS.items()
