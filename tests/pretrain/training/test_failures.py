@@ -15,6 +15,7 @@ from flatnce.pretrain.page.run import run_page
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.checkpoint import DamagedCheckpoint
 from flatnce.pretrain.runs.log import RunLog, read_run
+from flatnce.pretrain.training.processes import choose_device
 from flatnce.pretrain.training.saved import RunStatus, run_status
 from flatnce.pretrain.training.state import Training
 from made_runs import assert_same_run, before_step, quick_config, spoil_weights
@@ -36,6 +37,17 @@ def run(finished, tmp_path):
 def spoil_gradient(training):
     last = training.learner.encoder.head[-1].bias
     last.register_hook(lambda gradient: torch.full_like(gradient, torch.inf))
+
+
+def test_a_gpu_that_is_not_there_is_named_and_so_is_a_process_without_one(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(ValueError, match=r"^device='cuda:7': .* GPUs 0 to 1; use one of them$"):
+        choose_device("cuda:7")
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    assert choose_device("cuda:1") == torch.device("cuda", 1)
+    with pytest.raises(ValueError, match=r"^device: process 2 has no GPU of its own.* is 2; st"):
+        choose_device("auto")
 
 
 @pytest.mark.parametrize("log_every", [2, 10])

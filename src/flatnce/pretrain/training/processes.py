@@ -37,10 +37,15 @@ def choose_device(device: str) -> torch.device:
     if not torch.cuda.is_available():
         raise ValueError(f"device={device!r} needs a GPU, and torch finds none; use device='cpu'")
     place = int(os.environ.get("LOCAL_RANK", "0")) if chosen.index is None else chosen.index
-    if place >= torch.cuda.device_count():
+    there = torch.cuda.device_count()
+    if place >= there and chosen.index is not None:
         raise ValueError(
-            f"device: process {place} has no GPU of its own, the number of GPUs is "
-            f"{torch.cuda.device_count()}; start as many processes as there are GPUs"
+            f"device={device!r}: this machine has GPUs 0 to {there - 1}; use one of them"
+        )
+    if place >= there:
+        raise ValueError(
+            f"device: process {place} has no GPU of its own, the number of GPUs is {there}; start "
+            "as many processes as there are GPUs"
         )
     return torch.device("cuda", place)
 
