@@ -439,6 +439,7 @@ def test_an_item_that_raises_is_named_with_the_line_of_the_users_code(error, wor
         ),
         ([(X, torch.zeros(4))], {}, r"item 0 cannot be used: it is a tuple of .* of one shape"),
         (["a", "b"], {}, "item 0 cannot be used: it has type str; an input is"),
+        ({"a": X}, {}, "item 0 cannot be used: KeyError: 0$"),
         ([X, Y], {"augment": 3}, "augment=3 cannot be called"),
         ([X, Y], {"ids": [1]}, "ids has 1 entries and own has 2 items"),
         ([X, Y], {"ids": [1, 2.5]}, "ids of own: item 1 has 2.5; give one integer"),

@@ -450,9 +450,10 @@ class Reader(Dataset[Any]):
                 except Exception as error:  # a user's code can raise anything
                     if wanted is not None and isinstance(error, StopIteration):
                         raise  # the end of a stream
-                    said = str(error) if is_ours(error) else error_text(error)
+                    ours = isinstance(error, ValueError) and is_ours(error)
+                    said = str(error) if ours else error_text(error)
                     fault = ValueError(f"{self.own.name}: item {number} cannot be used: {said}")
-                    fault.__cause__ = None if is_ours(error) else error
+                    fault.__cause__ = None if ours else error
                     return fault
         return self._stacked(*zip(*made, strict=True)) if made else None
 
