@@ -243,6 +243,19 @@ def test_what_evaluation_sees():
     assert torch.equal(images.decoded(6).images, found)
 
 
+def test_a_picture_is_decoded_without_worker_processes():
+    seen = []
+
+    class Watched(list):
+        def __getitem__(self, number):
+            seen.append(number)  # in a worker process, to a copy
+            return super().__getitem__(number)
+
+    one = OwnSet(Watched([(picture(12, 16), n) for n in range(4)])).subset([2])
+    seen.clear()
+    assert one.decoded(8).labels.tolist() == [2] and 2 in seen
+
+
 # Labels and classes.
 
 

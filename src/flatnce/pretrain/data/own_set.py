@@ -359,7 +359,8 @@ class OwnSet(Labelled):
             labelled = _has_label(self.items[0])
         if not labelled:
             return torch.full((len(self),), -1)
-        return torch.cat([batch.labels for batch in self._in_order("labels")])
+        batches = OwnLoader(self, 256, 0, purpose="labels", **IN_ORDER).epoch(0)
+        return torch.cat([batch.labels for batch in batches])
 
     def _listed_labels(self) -> Any:
         """All labels without reading the items: a column, or torchvision's ``targets``."""
@@ -400,12 +401,10 @@ class OwnSet(Labelled):
         return f"{said} in the output of {through}", f"correct the item or {through}"
 
     def decoded(self, side: int) -> ImageSet:
-        """All images in memory, as unsigned bytes: the centre squares."""
-        images = torch.cat([batch.images for batch in self._in_order("evaluation", side=side)])
+        """All images in memory, as unsigned bytes: the centre squares; read in this process."""
+        options: dict[str, Any] = {"purpose": "evaluation", "side": side, "workers": 0, **IN_ORDER}
+        images = torch.cat([batch.images for batch in OwnLoader(self, 256, 0, **options).epoch(0)])
         return ImageSet(images, self.labels, self.classes, self.name, self.split)
-
-    def _in_order(self, purpose: Purpose, **options: Any) -> Iterator[Batch]:
-        return OwnLoader(self, 256, 0, purpose=purpose, **options, **IN_ORDER).epoch(0)
 
 
 AnySet: TypeAlias = ImageSet | FolderSet | OwnSet
