@@ -9,12 +9,6 @@ from flatnce.messages import duration_text
 
 __all__ = ["progress_line", "seconds_left", "show_progress", "warning_of"]
 
-START_TEXT = {
-    "started": "training {backbone} on {data}, on {device}: {of_steps:,} steps; the first line of "
-    "numbers comes after step {first_line}",
-    "resumed": "the run continues from step {step:,} of {of_steps:,}",
-}
-
 
 @contextmanager
 def show_progress(
@@ -35,8 +29,12 @@ def show_progress(
                 watched.update(line)
             elif line["kind"] == "train":
                 update(progress_line(line, watched, epochs), line["epoch"] / epochs)
-            elif line["kind"] in ("started", "resumed"):
-                say(START_TEXT[line["kind"]].format(**line))
+            elif line["kind"] == "started":
+                trained = f"training {line['backbone']} on {line['data']}, on {line['device']}"
+                when = f"the first line of numbers comes after step {line['first_line']}"
+                say(f"{trained}: {line['of_steps']:,} steps; {when}")
+            elif line["kind"] == "resumed":
+                say(f"the run continues from step {line['step']:,} of {line['of_steps']:,}")
             elif warning := warning_of(line):
                 say(warning)
 

@@ -344,9 +344,14 @@ def test_a_run_is_locked_inside_where_nothing_can_be_written_beside_it(tmp_path,
     run.mkdir()
     deny = Mock(side_effect=PermissionError(13, "denied"))
     monkeypatch.setattr(os, "open", lambda p, *a, **k: (deny if p == beside else real)(p, *a, **k))
+
+    def resume_too(line):
+        if line["kind"] == "train":
+            resume(run)
+
     for replace in (False, True):
         with pytest.raises(ValueError, match="being trained by another"):
-            train(config_of("simclr"), run, replace=replace, report=lambda line: resume(run))
+            train(config_of("simclr"), run, replace=replace, report=resume_too)
         assert resume(run).finished and not (run / ".training").exists()
     with beside.open("w"), pytest.raises(PermissionError, match=r"remove it .*run\.lock"):
         resume(run)

@@ -166,9 +166,8 @@ def train_steps(
                 evaluate=evaluate,
             )
         try:
-            recorder = Recorder(training, log, report)
-            recorder.announce("started")
-            with closing(_run(recorder, interrupts, save_first=True)) as run:
+            run = _run(Recorder(training, log, report), interrupts, fresh=True)
+            with closing(run):
                 first = next(run)
                 if replace:
                     training.check()  # if that fails, the earlier run is put back
@@ -209,12 +208,10 @@ def resume_steps(
             if distributed.rank() == 0:
                 checkpoint.rewind(place / saved.CHECKPOINTS, found.step)
                 log = RunLog.reopen(place, kind=saved.KIND, step=training.step, device=str(device))
-            recorder = Recorder(training, log, report)
-            recorder.announce("resumed")
-            return (yield from _run(recorder, interrupts))
+            return (yield from _run(Recorder(training, log, report), interrupts))
 
 
-def _run(recorder: "Recorder", shared: Interrupts | None, save_first: bool = False) -> Steps:
+def _run(recorder: "Recorder", shared: Interrupts | None, fresh: bool = False) -> Steps:
     """Train from the present step to the end, or until asked to stop."""
     training = recorder.training
     watch, per_epoch = training.config.watch, training.steps_per_epoch
@@ -224,7 +221,8 @@ def _run(recorder: "Recorder", shared: Interrupts | None, save_first: bool = Fal
     handler = Interrupts() if shared is None else nullcontext(shared)
     with closing(recorder), recorder.log_failure():
         with handler as interrupts, training.all_saved():
-            if save_first:
+            recorder.announce("started" if fresh else "resumed")
+            if fresh:
                 training.save()
             watcher = Watcher(training.config, training.images) if watch_every else None
             recorder.mark = time.perf_counter()
@@ -321,13 +319,13 @@ class Recorder:
 
     def announce(self, kind: str) -> None:
         """Tell the caller what is trained, and after which step the first line comes."""
-        if self.report is None:
-            return
-        training, config = self.training, self.training.config
-        first = training.step + 1 + (training.steps - training.step - 1) % self.every
-        about = {"of_steps": training.steps, "first_line": first, "device": str(training.device)}
-        about |= {"backbone": config.model.backbone, "data": config.data.data}
-        self.report({"kind": kind, **training.position(), **about})
+        if self.report is not None:
+            training, config = self.training, self.training.config
+            first = training.step + 1 + (training.steps - training.step - 1) % self.every
+            about = {"backbone": config.model.backbone, "data": config.data.data}
+            about["device"] = str(training.device)
+            record = {"kind": kind, **training.position(), **about}
+            self.report({**record, "of_steps": training.steps, "first_line": first})
 
     def write_notes(self) -> None:
         """Log what the training has noted."""
