@@ -38,14 +38,10 @@ def choose_device(device: str) -> torch.device:
         raise ValueError(f"device={device!r} needs a GPU, and torch finds none; use device='cpu'")
     place = int(os.environ.get("LOCAL_RANK", "0")) if chosen.index is None else chosen.index
     there = torch.cuda.device_count()
-    if place >= there and chosen.index is not None:
-        raise ValueError(
-            f"device={device!r}: this machine has GPUs 0 to {there - 1}; use one of them"
-        )
     if place >= there:
         raise ValueError(
-            f"device: process {place} has no GPU of its own, the number of GPUs is {there}; start "
-            "as many processes as there are GPUs"
+            f"device={device!r}: there is no GPU {place}, the number of GPUs is {there}; name "
+            "another one, and start at most one process per GPU"
         )
     return torch.device("cuda", place)
 
