@@ -206,18 +206,14 @@ def _own_backbone(name: str, example: Tensor, pretrained: bool) -> nn.Module:
     return network.train(training)
 
 
+RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
+"""The backbones with a choice of stem."""
+
 BACKBONES: dict[str, Callable[[str, str, int | None, int, bool], nn.Module]] = {
-    "resnet18": _resnet,
-    "resnet34": _resnet,
-    "resnet50": _resnet,
-    "resnet101": _resnet,
-    "resnet152": _resnet,
+    **dict.fromkeys(RESNETS, _resnet),
     "small": _small,
 }
 """The function that builds each backbone, by its name; other names are timm's."""
-
-RESNETS = tuple(name for name, build in BACKBONES.items() if build is _resnet)
-"""The backbones with a choice of stem."""
 
 
 class Encoder(nn.Module):

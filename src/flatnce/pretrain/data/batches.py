@@ -115,9 +115,7 @@ def holdout(
 
 def others_than(chosen: Int64[Tensor, " m"], count: int) -> Int64[Tensor, " rest"]:
     """The numbers from 0 to ``count`` - 1 that are not among the chosen ones, ascending."""
-    others = torch.ones(count, dtype=torch.bool)
-    others[chosen] = False
-    return others.nonzero().squeeze(1)
+    return torch.ones(count, dtype=torch.bool).index_fill(0, chosen, False).nonzero().squeeze(1)
 
 
 @dataclass(frozen=True)

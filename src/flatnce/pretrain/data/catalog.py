@@ -57,10 +57,6 @@ class Layout:
     files: Mapping[str, str] = field(repr=False)
     downloads: tuple[Download, ...] = field(default=(), repr=False)
 
-    def is_complete(self, root: Path) -> bool:
-        """Whether all files are under a root."""
-        return all((root / self.folder / file).exists() for file in self.files)
-
 
 @dataclass(frozen=True)
 class Entry:
@@ -92,7 +88,10 @@ class Entry:
 
     def installed_layout(self, root: Path) -> Layout | None:
         """The first layout whose files are all under a root."""
-        return next((layout for layout in self.layouts if layout.is_complete(root)), None)
+        for layout in self.layouts:
+            if all((root / layout.folder / file).exists() for file in layout.files):
+                return layout
+        return None
 
     def present_layout(self, root: Path) -> Layout:
         """The layout under a root; a MissingData that says how to get it if there is none."""

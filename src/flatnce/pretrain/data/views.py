@@ -41,22 +41,20 @@ class CentreCrop:
     def __call__(self, images: Tensor) -> Tensor:
         """Views of shape (b, c, size, size), float32."""
         _check_images(images)
-        with torch.no_grad(), torch.autocast(images.device.type, enabled=False):
-            planes = self._middle(images).transpose(0, 1)
-            return Normalisation(self.mean, self.std).apply(planes).transpose(0, 1)
-
-    def _middle(self, images: UInt8[Tensor, "b c h w"]) -> Float[Tensor, "b c size size"]:
         short, wanted = min(images.shape[2:]), self.resize or self.size
         # The longer side is rounded down, as torchvision does.
         target = tuple(wanted * side // short for side in images.shape[2:])
-        values = images.to(torch.float32) * (1 / 255)
-        if target != tuple(images.shape[2:]):
-            values = torch.nn.functional.interpolate(
-                values, target, mode="bicubic", antialias=True, align_corners=False
-            ).clamp_(0.0, 1.0)
         # torchvision's rounding of half a pixel: to even.
         top, left = (round((side - self.size) / 2) for side in target)
-        return values[:, :, top : top + self.size, left : left + self.size].contiguous()
+        with torch.no_grad(), torch.autocast(images.device.type, enabled=False):
+            values = images.to(torch.float32) * (1 / 255)
+            if target != tuple(images.shape[2:]):
+                values = torch.nn.functional.interpolate(
+                    values, target, mode="bicubic", antialias=True, align_corners=False
+                ).clamp_(0.0, 1.0)
+            middle = values[:, :, top : top + self.size, left : left + self.size].contiguous()
+            planes = middle.transpose(0, 1)
+            return Normalisation(self.mean, self.std).apply(planes).transpose(0, 1)
 
 
 class Plan(NamedTuple):
