@@ -57,10 +57,10 @@ def crop_files(
         images = [open_image(*file) for file in zip(paths[chunk], data, strict=True)]
         widths, heights = zip(*(image.size for image in images), strict=True)
         boxes = torch.stack(views.boxes(indices[chunk], epoch, heights, widths, number)[:4], -1)
-        for place, image in enumerate(images):
-            file = (paths[start + place], data[place])
-            for view, crop in enumerate(crop_image(image, *file, boxes[place], views.size)):
-                found[start + place, view] = crop
+        files = zip(images, paths[chunk], data, boxes, strict=True)
+        for place, file in enumerate(files, start):
+            for view, crop in enumerate(crop_image(*file, views.size)):
+                found[place, view] = crop
     return found
 
 

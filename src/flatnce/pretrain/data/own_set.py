@@ -242,16 +242,16 @@ class OwnSet(Labelled):
 
     def _check_numbers(self, role: str, given: list[Any]) -> None:
         """Refuse ids that are reserved or no integers, and positives that are no item's number."""
-        first, last, reserved = -(2**63), 2**63 - 1, range(EXCLUDED, LAST_RESERVED + 1)
+        allowed, reserved = range(-(2**63), 2**63), range(EXCLUDED, LAST_RESERVED + 1)
         wanted = "one integer that fits in an int64"
         wanted += f"; those from {EXCLUDED} to {LAST_RESERVED} are reserved"
         if role == "positives":
-            first, last, reserved = 0, len(self.items) - 1, range(0)
-            wanted = f"the number of an item, from 0 to {last}, or a list of numbers"
+            allowed, reserved = range(len(self.items)), range(0)
+            wanted = f"the number of an item, from 0 to {len(allowed) - 1}, or a list of numbers"
 
         def fits(value: Any) -> bool:
             whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-            return whole and first <= int(value) <= last and int(value) not in reserved
+            return whole and int(value) in allowed and int(value) not in reserved
 
         for number, one in enumerate(given):
             several = one if role == "positives" and isinstance(one, list | tuple) else [one]

@@ -31,7 +31,7 @@ from flatnce.files import open_plain, subfolders_of
 from flatnce.messages import FlatnceWarning, counted
 from flatnce.pretrain.data.batches import holdout, shuffled_classes
 from flatnce.pretrain.data.catalog import DamagedData, Entry, MissingData, data_root, find, is_path
-from flatnce.pretrain.data.image_set import FolderSet, ImageSet, member_path
+from flatnce.pretrain.data.image_set import FolderSet, ImageSet
 
 __all__ = ["has_part", "image_files", "is_shards"]
 
@@ -302,8 +302,8 @@ def _samples(shard: str) -> tuple[dict[str, str], dict[str, int]]:
                 continue
             sample, kind = parts.groups()
             if f".{kind.lower()}".endswith(IMAGE_ENDINGS):
-                place = (member.offset_data, member.size, member.name)
-                paths.setdefault(sample, member_path(shard, *place))
+                place = f"{member.offset_data}+{member.size}"  # as image_set.MEMBER reads it
+                paths.setdefault(sample, f"{shard}@{place}/{member.name}")
             elif kind == "cls" and (content := tar.extractfile(member)) is not None:
                 classes[sample] = int(content.read(32))
     return paths, classes

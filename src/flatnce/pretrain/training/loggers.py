@@ -41,15 +41,13 @@ class TensorBoard:
     """
 
     FAILURE = "TensorBoard's files end here ({}); the training continues"
-
-    def __init__(self, training: Training) -> None:
-        self.training, self.works = training, True
-        name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"
-        self.path = training.directory / "tensorboard" / name
-        self._start()
+    works = True
 
     @_noted
-    def _start(self) -> None:
+    def __init__(self, training: Training) -> None:
+        self.training = training
+        name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"
+        self.path = training.directory / "tensorboard" / name
         self.path.parent.mkdir(exist_ok=True)
         self._write(file_version="brain.Event:2")
         # TensorBoard then leaves out what an earlier process wrote about this step and later ones.
@@ -81,25 +79,23 @@ class WeightsAndBiases:
     """
 
     FAILURE = "W&B failed ({}); training continues without it"
-
-    def __init__(self, training: Training) -> None:
-        self.training, self.works = training, True
-        self._start()
+    works = True
 
     @_noted
-    def _start(self) -> None:
-        wandb, place = import_module("wandb"), self.training.directory / "wandb"
+    def __init__(self, training: Training) -> None:
+        self.training = training
+        wandb, place = import_module("wandb"), training.directory / "wandb"
         place.mkdir(exist_ok=True)
         mark = place / "flatnce-run-id.txt"
         if not mark.is_file():
             mark.write_text(secrets.token_hex(4), encoding="utf-8")
         self.run = wandb.init(
-            project=self.training.config.watch.wandb,
-            name=self.training.directory.resolve().name,
+            project=training.config.watch.wandb,
+            name=training.directory.resolve().name,
             id=mark.read_text(encoding="utf-8"),
             resume="allow",
-            dir=str(self.training.directory),
-            config=plain(self.training.config.flat()),  # without the paths of this machine
+            dir=str(training.directory),
+            config=plain(training.config.flat()),  # without the paths of this machine
             reinit="create_new",  # a sweep has several at once
             settings=wandb.Settings(console="off", finish_timeout=120),
         )

@@ -62,11 +62,7 @@ def started_by_this_launch(directory: Path, device: torch.device) -> bool:
     if launch and distributed.rank() == 0 and (directory / "config.json").is_file():
         same = read_run(directory).environment.get("launch") == launch
         found = same and (launch != "none" or os.environ.get(RESTARTS, "0") != "0")
-    if not distributed.is_active():
-        return found
-    shared = torch.tensor(int(found), device=device)
-    dist.broadcast(shared, src=0)
-    return bool(shared)
+    return bool(distributed.mean(torch.tensor(float(found), device=device)) > 0)
 
 
 @contextmanager
