@@ -1,7 +1,6 @@
 """Which samples: parts of a set, and batches of it from memory or decoded by workers.
 
-All draws are pure functions of a seed. :class:`Batching` decides which samples are in which batch:
-the same for both loaders, any number of processes, and after a resumption within an epoch.
+All draws are pure functions of a seed. Both loaders take the samples that :class:`Batching` says.
 """
 
 import math

@@ -64,8 +64,7 @@ def fetch(name: str, root: str | Path | None = None, *, report: Report | None = 
         report: Called as bytes arrive, with the file's name, its bytes so far and in all.
     """
     entry, where = find(name), data_root(root)
-    there = _already(entry, where)
-    if there is not None:
+    if (there := _already(entry, where)) is not None:
         return there
     layout = entry.layouts[0]
     _check_free(where / layout.folder)

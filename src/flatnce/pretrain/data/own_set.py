@@ -408,7 +408,6 @@ class OwnSet(Labelled):
 
 
 AnySet: TypeAlias = ImageSet | FolderSet | OwnSet
-"""Every kind of set."""
 
 
 class Reader(Dataset[Any]):

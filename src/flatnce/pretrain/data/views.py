@@ -186,8 +186,7 @@ class Views:
                 self._render(images[start : start + many], _rows(plan, start, start + many))
                 for start in range(0, b, many)
             ]
-            whole = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
-            whole = whole.to(dtype)
+            whole = (parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)).to(dtype)
             if channels_last:
                 whole = whole.permute(0, 1, 3, 4, 2).contiguous().permute(0, 1, 4, 2, 3)
             return whole

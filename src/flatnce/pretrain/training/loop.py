@@ -166,8 +166,7 @@ def train_steps(
                 evaluate=evaluate,
             )
         try:
-            run = _run(Recorder(training, log, report), interrupts, fresh=True)
-            with closing(run):
+            with closing(_run(Recorder(training, log, report), interrupts, fresh=True)) as run:
                 first = next(run)
                 if replace:
                     training.check()  # if that fails, the earlier run is put back
@@ -322,10 +321,9 @@ class Recorder:
         if self.report is not None:
             training, config = self.training, self.training.config
             first = training.step + 1 + (training.steps - training.step - 1) % self.every
+            steps = {**training.position(), "of_steps": training.steps, "first_line": first}
             about = {"backbone": config.model.backbone, "data": config.data.data}
-            about["device"] = str(training.device)
-            record = {"kind": kind, **training.position(), **about}
-            self.report({**record, "of_steps": training.steps, "first_line": first})
+            self.report({"kind": kind, **steps, **about, "device": str(training.device)})
 
     def write_notes(self) -> None:
         """Log what the training has noted."""

@@ -236,13 +236,12 @@ class Training:
             own = learns_scale or not name.startswith("temperature_source.")
             if own and parameter.requires_grad and config.optimizer.optimizer != "adamw":
                 parameter.register_hook(lambda gradient: 0.01 * gradient)
-        self.rate = rate_schedule(config, self.steps_per_epoch)
-        peak = self.rate.peak
+        self.rate, on_cuda = rate_schedule(config, self.steps_per_epoch), device.type == "cuda"
         self.optimizer = optim.build_optimizer(
             self.learner,
             config.optimizer.optimizer,
             # A captured step reads the rate from the device.
-            lr=torch.tensor(peak, device=device) if device.type == "cuda" else peak,
+            lr=torch.tensor(self.rate.peak, device=device) if on_cuda else self.rate.peak,
             weight_decay=config.optimizer.weight_decay,
             momentum=config.optimizer.momentum,
         )
