@@ -92,6 +92,7 @@ def test_masked_values_are_missing_values():
 
 NUMBERS = table()
 REFUSED = {
+    "huge": (changed(NUMBERS, (9, 1), -np.finfo(float).max), NUMBERS, ("x ", "±1e+154 (1 row")),
     "infinite": (changed(NUMBERS, (9, 1), np.inf), NUMBERS, ("x ", "(1 row", "row 10 of", "drop")),
     "different lengths": (NUMBERS, table(61), ("x has 60 rows", "y 61", "same number")),
     "too few rows": (table(49), table(49), ("49 rows", "at least 50")),

@@ -3,13 +3,16 @@
 import gzip
 import pickle
 import re
+import zipfile
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 pd = pytest.importorskip("pandas", reason="needs pandas: pip install 'flatnce[mi]'")
-pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'flatnce[mi]'")
+arrow = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'flatnce[mi]'")
+
+import pyarrow.parquet  # noqa: F401
 
 from flatnce.mi import tables as module
 from flatnce.mi.encoding import KINDS, encode
@@ -462,6 +465,21 @@ def test_parquet_is_read_by_column(tmp_path):
     assert kinds == ["number", "number", "date", "category", "number", "duration", "empty"]
 
 
+def test_the_index_that_pandas_stores_in_parquet_is_a_column(tmp_path):
+    table = pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": [2.0, 1.0, 0.0]})
+    for name, index in (("day", pd.date_range("2024", periods=3)), (None, [5, 7, 6])):
+        table.set_index(pd.Index(index, name=name)).to_parquet(tmp_path / "a.parquet")
+        tables = read_tables([tmp_path / "a.parquet"], y="b")
+        assert list(tables.x) == ["a"] and "Left out: '" in tables.notes[0]
+    assert read_tables([tmp_path / "a.parquet"], x="__index_level_0__", y="b").x.iloc[1, 0] == 7
+
+
+def test_columns_of_parquet_with_one_name_are_refused(tmp_path):
+    column = arrow.array([1.0, 2.0])
+    arrow.parquet.write_table(arrow.table([column] * 2, ["a", "a"]), tmp_path / "a.parquet")
+    assert "has several columns named 'a'; rename them" in refusal(tmp_path / "a.parquet")
+
+
 def test_parquet_without_rows_is_refused(tmp_path):
     path = tmp_path / "a.parquet"
     pd.DataFrame({"a": [1.0], "b": [2.0]}).iloc[:0].to_parquet(path)
@@ -545,7 +563,10 @@ def test_an_array_of_objects_is_ignored_unless_it_is_selected(tmp_path, numbers)
     tables = read_tables([path], x="emb", y="labels", kinds="labels=category")
     assert list(tables.y) == ["labels=0.0", "labels=1.0", "labels=2.0"]
     for asked in ({"x": "emb", "y": "objects"}, {"x": "emb", "kinds": "objects=category"}):
-        with pytest.raises(ValueError, match=r"array 'objects' of .* cannot be read \(Object arr"):
+        with pytest.raises(
+            ValueError,
+            match=r"array 'objects' of .* is damaged or holds Python objects \(Object arr",
+        ):
             read_tables([path], **asked)
     assert describe_columns(path)[-1] == {"name": "objects", "kind": "not a table of numbers"}
 
@@ -562,6 +583,33 @@ def test_whole_numbers_of_an_archive_that_may_be_classes_are_said_to_be_read_as_
     for kind in ("category", "number"):
         kinds = {"my_label": kind}
         assert read_tables([path], x="emb", y="my_label", kinds=kinds).notes == ()
+
+
+def test_an_archive_with_one_usable_array_says_why_the_other_is_not(tmp_path, numbers):
+    for x, why in (
+        (
+            np.array(["a", None] * 20, dtype=object),
+            "array 'x' of .*a.npz is damaged or holds Python objects",
+        ),
+        (numbers[:, :3] + 1j, "array 'x' of .*a.npz has dtype complex128"),
+        (np.ones((40, 2, 2)), r"array 'x' of .*a.npz has dtype float64 and shape \(40, 2, 2\)"),
+    ):
+        np.savez(tmp_path / "a.npz", x=x, y=numbers[:, 3])
+        with pytest.raises(ValueError, match=why):
+            read_tables([tmp_path / "a.npz"])
+        equal(read_tables([tmp_path / "a.npz"], x="y", alone=True).x, numbers[:, 3:])
+
+
+def test_a_zip_file_of_text_is_not_an_archive_of_arrays(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("a.csv", "a,b\n1,2\n")
+    assert "array 'a.csv' of" in refusal(tmp_path / "a.npz")
+
+
+def test_a_link_to_no_file_is_not_suggested_for_itself(tmp_path):
+    (tmp_path / "a.csv").symlink_to(tmp_path / "gone.csv")
+    with pytest.raises(FileNotFoundError, match=r"a\.csv does not exist; name a file"):
+        read_tables([tmp_path / "a.csv"])
 
 
 def test_the_arrays_of_an_archive_that_cannot_be_used_are_named_in_the_list(tmp_path, numbers):
@@ -727,7 +775,7 @@ def test_two_files_of_different_lengths_are_refused(tmp_path):
 @pytest.mark.parametrize(
     "array, words",
     [
-        (np.array([[1, "a"], [2, "b"]], dtype=object), "write numbers with numpy.save"),
+        (np.array([[1, "a"], [2, "b"]], dtype=object), "object"),
         (np.ones((4, 2), dtype=complex), "dtype complex"),
         (np.array([["a", "b"]]), "dtype <U1"),
         (np.ones((4, 2, 3)), "shape (4, 2, 3)"),

@@ -194,10 +194,12 @@ def _complete_rows(tables: Sequence[Table], given: Sequence[Any], notes: list[st
     missing, most, why = np.zeros(len(tables[0]), dtype=bool), 0, ""
     for name, table, source in zip("xy", tables, given, strict=True):
         flat = table.reshape(len(table), -1)
-        infinite = np.isinf(flat).any(axis=1)
+        largest = float(np.finfo(flat.dtype).max ** 0.5)  # squares of others are infinite
+        infinite = ((flat > largest) | (flat < -largest)).any(axis=1)
         if infinite.any():
-            found, first = counted(int(infinite.sum()), "row"), int(infinite.argmax()) + 1
-            raise ValueError(MESSAGES["infinite"].format(name=name, count=found, first=first))
+            seen = {"count": counted(int(infinite.sum()), "row"), "largest": largest}
+            seen |= {"name": name, "first": int(infinite.argmax()) + 1}
+            raise ValueError(MESSAGES["infinite"].format(**seen))
         missing |= np.isnan(flat).any(axis=1)
         counts = np.isnan(flat).sum(axis=0)
         if counts.max() > most:

@@ -145,7 +145,7 @@ def _encode_column(column: pd.Series, name: str, kind: str | None) -> tuple[pd.D
     usual = found if found in KINDS else "number"
     chosen, _, period = (kind or usual).partition(":")
     if found == "lists":
-        raise ValueError(f"column {name!r} holds lists; save their entries as columns")
+        raise ValueError(f"column {name!r} holds lists or records; save their entries as columns")
     if chosen == "category" or (chosen == "ordinal" and found not in NUMERIC):
         return _from_words(column, name, chosen)
     if found in ("date", "duration"):

@@ -40,6 +40,7 @@ FORMATS = (*TEXT, *(f"{suffix}.gz" for suffix in TEXT), ".parquet", ".npy", ".np
 HEAD_BYTES, HEAD_ROWS, HEAD_LINES = 1 << 20, 1_000, 50
 CHUNK_CELLS, MOST_CHARACTERS = 2_000_000, 1 << 30
 MOST_NAMED = 12  # in a message
+UNNAMED_INDEX = ("Unnamed: 0", "__index_level_0__")  # of a table that pandas wrote
 WHITESPACE = r"\s+"
 NUMBER = re.compile(r"[-+.,]*\d")  # the beginning of one
 
@@ -100,8 +101,7 @@ class _File:
         held = ENCODED if each else NUMERIC
         rest = [i for i in range(len(self.names)) if i not in taken]
         fit = [i for i in rest if self.kinds[i] in held or self.names[i] in self.said]
-        # A first column without a name is the index of a table that pandas wrote.
-        fit = [i for i in fit if self.names[i] != "Unnamed: 0"]
+        fit = [i for i in fit if self.names[i] not in UNNAMED_INDEX]
         if not fit:
             seen = {"path": self.path, "option": option, "names": _listed(self.names)}
             raise ValueError(MESSAGES["no_numbers"].format(**seen))
@@ -341,6 +341,8 @@ def _choose_pair(
     first, last = files[0], files[-1]
     arrays = {name.casefold(): name for name in first.arrays}
     if first is last and len(first.names) == 1:
+        for reason in first.unused.values():
+            raise ValueError(reason)
         raise ValueError(MESSAGES["alone"].format(path=first.path, name=first.names[0]))
     if first is last and x is None and y is None:
         if not {"x", "y"} <= set(arrays):
@@ -373,7 +375,8 @@ def _open(path: str | Path, header: bool = True) -> _File:
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; name a file ({readable})")
     if not path.exists():
-        beside = [a.name for a in path.parent.glob("*") if did_you_mean(path.stem, [a.stem])]
+        others = (one for one in path.parent.glob("*") if one.name != path.name)
+        beside = [one.name for one in others if did_you_mean(path.stem, [one.stem])]
         hint = did_you_mean(path.name, beside, f"name a file ({readable})")
         raise FileNotFoundError(f"{path} does not exist; {hint}")
     open_plain(path).close()  # refuses a pipe, which may never end
@@ -399,12 +402,15 @@ def _open_parquet(path: Path) -> _File:
         reason = str(error).splitlines()[0]
         raise ValueError(f"{path} is not a parquet file ({reason}); write it again") from error
     names = list(file.schema_arrow.names)
+    if twice := [name for name, times in Counter(names).items() if times > 1]:
+        raise ValueError(f"{path} has several columns named {_listed(twice)}; rename them")
 
     def chunks(columns: list[int], size: int) -> Iterator[pd.DataFrame]:
         chosen = [names[i] for i in columns]
         try:
             for batch in file.iter_batches(size, columns=chosen):
-                frame = batch.select(chosen).to_pandas(date_as_object=False)
+                # An index that pandas stored is a column like the others.
+                frame = batch.select(chosen).to_pandas(date_as_object=False, ignore_metadata=True)
                 yield frame.set_axis(columns, axis=1)
         except Exception as error:  # damaged files can raise anything
             raise OSError(f"{path} is cut short or damaged ({error}); write it again") from error
@@ -428,23 +434,26 @@ def _open_arrays(path: Path) -> _File:
                 needed = sum(member.file_size for member in archive.zip.infolist())
                 for name in archive if free is None or needed <= free else ():
                     try:
-                        tables[name] = archive[name]
+                        tables[name] = np.asarray(archive[name])  # bytes if not an array
                     except ValueError as error:  # an array of Python objects, for example
-                        seen = {"name": name, "path": path, "error": error}
+                        reason = str(error).partition(". ")[0]
+                        seen = {"name": name, "path": path, "error": reason}
                         unused[name] = MESSAGES["objects"].format(**seen)
     except Exception as error:  # damaged or encrypted files can raise anything
-        raise ValueError(MESSAGES["arrays"].format(path=path, error=error)) from error
+        reason = str(error).partition(". ")[0]  # numpy goes on to suggest opening pickles
+        raise ValueError(MESSAGES["arrays"].format(path=path, error=reason)) from error
     _check_memory([path], needed, free, "save fewer rows or columns, or each array as .npy")
     for name, array in tables.items():
         if array.dtype.kind not in "biuf" or array.ndim not in (1, 2) or not array.size:
-            unused[name] = MESSAGES["array"].format(name=name, path=path, array=array)
+            where = f"array {name!r} of {path}" if name else path
+            unused[name] = MESSAGES["array"].format(where=where, array=array)
             continue
         own = [f"{name}_{i}" for i in range(array.shape[1])] if array.ndim == 2 else [name]
         arrays[name] = list(range(len(names), len(names) + len(own)))
         names += own
     if not arrays:
         raise ValueError(next(iter(unused.values()), MESSAGES["no_arrays"].format(path=path)))
-    if len(arrays) == 1:
+    if len(tables) == 1:
         names = [str(i) for i in range(len(names))]
 
     def chunks(columns: list[int], size: int) -> Iterator[pd.DataFrame]:
