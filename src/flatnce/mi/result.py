@@ -337,7 +337,8 @@ def split_in_words(split: Mapping[str, int]) -> str:
 
 # Warnings: their texts are in flags.toml.
 
-FLAGS: Mapping[str, str] = read_toml(__file__, "flags.toml")
+FLAGS: dict[str, Any] = read_toml(__file__, "flags.toml")
+IN_SHORT: Mapping[str, str] = FLAGS.pop("in_short")
 NO_VALUE = (math.nan, math.nan)
 
 

@@ -16,7 +16,7 @@ from flatnce.mi.cleaning import FEWEST_ROWS, Table, columns_of, group_labels, nu
 from flatnce.mi.estimator import estimate, estimate_each
 from flatnce.mi.fitting import Progress
 from flatnce.mi.registry import method_named
-from flatnce.mi.result import Estimate, number_text, p_value_in_words, unit_factor
+from flatnce.mi.result import IN_SHORT, Estimate, number_text, p_value_in_words, unit_factor
 
 COMPARED = ("auto", "infonce", "flatnce", "nwj", "js", "ksg", "cca", "gaussian-copula")
 # Flags that say why there is no limit or no estimate.
@@ -113,10 +113,15 @@ class Study:
                 cell = cell if cell[0] == "<" else bound + cell
                 lines[-1].append("–" if math.isnan(value) else cell)
         header = [*self.header, unit, "95 % or ± s.e.", "95 % ≥", *tests.values()]
-        return "\n".join([_aligned(header, lines, len(self.header)), *self.warnings(unit)])
+        note = "95 % ≥: certified limit"
+        if len(tests) > 1:
+            count = counted(len(self.estimates), "estimate")
+            note += f"; p (Holm), q: p-values corrected for {count}"
+        table = _aligned(header, lines, len(self.header))
+        return "\n".join([table, f"{note}.", *self.warnings(unit)])
 
     def warnings(self, unit: str = "nats", full: Collection[str] = UNCERTIFIED) -> list[str]:
-        """Return how often each flag was raised, and the first message of those in ``full``."""
+        """Return the first message of each flag in ``full``, and how often each was raised."""
         # The messages of each flag, by the names of the estimates that raised it.
         raised: dict[str, dict[str, str]] = {}
         for names, one in self.estimates.items():
@@ -124,7 +129,7 @@ class Study:
                 raised.setdefault(flag.name, {})[" with ".join(names)] = flag.said(unit)
         if not raised:
             return []
-        lines, counts = [], []
+        lines, counts = [], [f"Flags (of {counted(len(self.estimates), 'estimate')}):"]
         kind = f"{self.header[0]} " if len(self.header) == 1 else ""
         for name, messages in raised.items():
             if name in full:
@@ -133,8 +138,8 @@ class Study:
             count = str(len(messages))
             if self.header == ("lag",) and len(messages) < len(self.estimates):
                 count += f": lag {', '.join(messages)}"
-            counts.append(f"{name} ({count})")
-        return [*lines, f"Flags (of {len(self.estimates)}): {', '.join(counts)}."]
+            counts.append(f"  {name} ({count}): {IN_SHORT[name]}")
+        return [*lines, "\n".join(counts)]
 
     def plain(self, unit: str = "nats") -> dict[str, Any]:
         """Return everything as plain data for JSON, in ``nats`` or ``bits``."""
