@@ -158,6 +158,7 @@ def test_rows_that_miss_a_value_are_left_out_of_scores_and_named_in_pointwise(fi
     assert (np.isnan(found) == np.isnan(holes[:, 0])).all()
     whole = ~np.isnan(holes[:, 0])
     assert fitted.score(holes, Y) == fitted.score(X[whole], Y[whole])
+    assert np.isnan(fitted.pointwise(np.full_like(X, np.nan), Y)).all()
 
 
 def test_a_small_pool_cuts_the_rows_that_are_read_into_parts():

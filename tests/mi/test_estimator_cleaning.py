@@ -3,13 +3,14 @@
 import tracemalloc
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from estimator_reference import normal_scores
 from flatnce import mi
 from flatnce.mi.best import best_estimate
-from flatnce.mi.cleaning import clean, fitted_transform
+from flatnce.mi.cleaning import clean, fitted_transform, numbers_of
 
 
 def table(rows=60, columns=2, seed=0):
@@ -86,6 +87,16 @@ def test_masked_values_are_missing_values():
     x = np.ma.masked_array(table(), mask=np.zeros((60, 2), dtype=bool))
     x[4, 0] = np.ma.masked
     assert clean(x, table(seed=1)).report.rows_used == 59
+
+
+def test_numbers_of_pandas_types_that_hold_na_are_numbers():
+    frame = pd.DataFrame(table()).convert_dtypes()
+    frame["whole"] = pd.array([1, None] * 30, dtype="Int64")
+    found = numbers_of(frame, "x")
+    np.testing.assert_array_equal(found[:, :2], table())
+    assert np.isnan(found[1::2, 2]).all() and (found[::2, 2] == 1).all()
+    with pytest.raises(ValueError, match="x has dtype object"):
+        numbers_of(frame.assign(word="1"), "x")
 
 
 # --- Refusals: argument, value, remedy -----------------------------------------------------------

@@ -70,6 +70,9 @@ def numbers_of(values: Any, name: str) -> Table:
     if isinstance(values, np.ma.MaskedArray) and values.dtype.kind in "fiub":
         values = np.ma.filled(values.astype(np.float64), np.nan)  # masked values are missing
     array = np.asarray(values)
+    if array.dtype == object and hasattr(values, "dtypes"):  # types of pandas that hold NA
+        if all(getattr(one, "kind", "O") in "fiub" for one in np.ravel(values.dtypes)):
+            array = values.to_numpy(np.float64, na_value=np.nan)
     if array.dtype.kind not in "fiub":
         raise ValueError(f"{name} has dtype {array.dtype}; pass real numbers (words: mi.encode)")
     if array.ndim == 0 or 0 in array.shape:
@@ -422,12 +425,18 @@ def group_labels(groups: ArrayLike, rows: Indices, given: int) -> NDArray[Any]:
     labels = np.asarray(groups)
     if labels.shape != (given,):
         raise ValueError(f"groups has shape {labels.shape}; label each of the {given} rows")
-    # "None" may name a group, and no integer is missing.
-    named = () if labels.dtype.kind in "iub" else np.asarray(groups, dtype=object)
-    for row, one in enumerate(named):
-        if not isinstance(one, str) and str(one) in ("nan", "None", "<NA>", "NaT"):
-            raise ValueError(MESSAGES["no_group"].format(row=row + 1))
+    # No integer is missing.
+    missing = [] if labels.dtype.kind in "iub" else missing_labels(groups)
+    if any(missing):
+        raise ValueError(MESSAGES["no_group"].format(row=missing.index(True) + 1))
     return (labels.astype(str) if labels.dtype.kind == "O" else labels)[rows]
+
+
+def missing_labels(labels: ArrayLike) -> list[bool]:
+    """Return which labels are missing; the word "None" is a label."""
+    missing = ("nan", "None", "<NA>", "NaT")
+    every = np.asarray(labels, dtype=object)
+    return [not isinstance(one, str) and str(one) in missing for one in every]
 
 
 def units_of(

@@ -85,11 +85,11 @@ def _numbers(column: pd.Series) -> NDArray[np.float64]:
     return numbers.reindex(column.index).to_numpy()
 
 
-def encode(table: pd.DataFrame, kinds: Mapping[Any, str] | None = None) -> pd.DataFrame:
+def encode(table: Any, kinds: Mapping[Any, str] | None = None) -> pd.DataFrame:
     """Return a table of numbers: categories as zeros and ones, dates in days, angles on a circle.
 
     Arguments:
-        table: Columns of numbers, words or dates.
+        table: A pandas table of numbers, words or dates, or one column.
         kinds: What columns hold, where it is not what they look like: by name one of
             :data:`KINDS`, for example ``{"wind": "circular:360", "site": "category"}``.
 
@@ -98,6 +98,9 @@ def encode(table: pd.DataFrame, kinds: Mapping[Any, str] | None = None) -> pd.Da
         >>> list(encode(table, {"wind": "circular:360"}))
         ['wind (cos)', 'wind (sin)', 'sky=rain', 'sky=sun']
     """
+    table = table.to_frame() if isinstance(table, pd.Series) else table
+    if not isinstance(table, pd.DataFrame) or table.shape[1] == 0:
+        raise ValueError(f"table is {type(table).__name__}; pass a pandas table with columns")
     numbered = table.set_axis(range(table.shape[1]), axis=1).reset_index(drop=True)
     names = [str(name) for name in table]
     given = {str(name): str(kind) for name, kind in (kinds or {}).items()}

@@ -446,7 +446,7 @@ class MutualInformation(EstimationOptions):
         """
         complete, rows = self._complete_rows(x, y)
         total = np.zeros(int(complete.sum()))
-        for fold in self._fitted_job.folds:
+        for fold in self._fitted_job.folds if complete.any() else ():
             left, right = fold.transformed(*rows)
             pool = fold.case.y_validation[: self.pool]
             with torch.no_grad():

@@ -1,7 +1,7 @@
 """Studies made of many estimates: methods, columns that are ranked or paired, lags of series."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, compress
 from typing import Any
@@ -12,7 +12,15 @@ from numpy.typing import ArrayLike
 from flatnce.environment import plain
 from flatnce.extras import require_extra
 from flatnce.messages import counted
-from flatnce.mi.cleaning import FEWEST_ROWS, Table, columns_of, group_labels, numbers_of, same_rows
+from flatnce.mi.cleaning import (
+    FEWEST_ROWS,
+    Table,
+    columns_of,
+    group_labels,
+    missing_labels,
+    numbers_of,
+    same_rows,
+)
 from flatnce.mi.estimator import estimate, estimate_each
 from flatnce.mi.fitting import Progress
 from flatnce.mi.registry import method_named
@@ -186,7 +194,7 @@ class Pairwise(Study):
         return matrix
 
 
-def pairwise(table: Any, columns: Sequence[str] | None = None, **choices: Any) -> Pairwise:
+def pairwise(table: Any, columns: Iterable[str] | None = None, **choices: Any) -> Pairwise:
     """Estimate the mutual information of every two columns of a table.
 
     Rows with missing values are left out pair by pair. Critics of several pairs train together.
@@ -204,7 +212,7 @@ def pairwise(table: Any, columns: Sequence[str] | None = None, **choices: Any) -
     return Pairwise(("first", "second"), _each(pairs, **choices), tuple(found))
 
 
-def rank(x: Any, y: Any, columns: Sequence[str] | None = None, **choices: Any) -> Study:
+def rank(x: Any, y: Any, columns: Iterable[str] | None = None, **choices: Any) -> Study:
     """Estimate what each column of x says about y, the largest first.
 
     Arguments:
@@ -240,7 +248,9 @@ def score_func(x: Any, y: Any, **choices: Any) -> tuple[Table, Table]:
     """
     labels = np.asarray(y)
     if labels.dtype.kind not in "fiub":  # words
-        labels = np.unique(labels, return_inverse=True)[1]
+        words, labels = labels, np.full(len(labels), np.nan)
+        filled = ~np.array(missing_labels(words))
+        labels[filled] = np.unique(words[filled], return_inverse=True)[1]
     parts = _parts(x, "x", choices.pop("columns", None))
     same_rows(choices.get("groups"), x=x, y=y)
     known = (one[~np.isnan(one).any(axis=1)] for one in parts.values())
@@ -256,7 +266,7 @@ def score_func(x: Any, y: Any, **choices: Any) -> tuple[Table, Table]:
 
 
 def lags(
-    x: Any, y: Any, steps_later: Sequence[int], *, groups: ArrayLike | None = None, **choices: Any
+    x: Any, y: Any, steps_later: Iterable[Any], *, groups: ArrayLike | None = None, **choices: Any
 ) -> Study:
     """Estimate the information of x and of y so many rows later, in time order.
 
@@ -271,10 +281,12 @@ def lags(
         choices: As of :func:`pairwise`.
     """
     left, right = numbers_of(x, "x"), numbers_of(y, "y")
-    rows, shifts = len(left), {str(lag): lag for lag in steps_later}
     same_rows(groups, x=x, y=y)
-    if not shifts:
-        raise ValueError("lags names no lag; give some, for example range(-3, 4)")
+    rows = len(left)
+    shifts = {str(lag): lag for lag in np.array([*steps_later]).tolist()}
+    if not shifts or not all(isinstance(lag, int) for lag in shifts.values()):
+        given = f"lags={steps_later!r}" if shifts else "lags names no lag"
+        raise ValueError(f"{given}; give whole numbers, for example range(-3, 4)")
     own = np.zeros(rows) if groups is None else group_labels(groups, np.arange(rows), rows)
     pairs: Pairs = {}
     labels = []
@@ -289,19 +301,19 @@ def lags(
     return Study(("lag",), _each(pairs, own_groups=None if groups is None else labels, **choices))
 
 
-def _parts(table: Any, argument: str, columns: Sequence[str] | None) -> dict[str, Table]:
+def _parts(table: Any, argument: str, columns: Iterable[str] | None) -> dict[str, Table]:
     """Columns by name, each with at least one column of numbers."""
     if isinstance(table, Mapping):
         return {str(name): numbers_of(part, str(name)) for name, part in table.items()}
     values = numbers_of(table, argument)
     width = values.shape[1]
-    names = list(columns or columns_of(table, argument, width))
+    names = columns_of(table, argument, width) if columns is None else [*map(str, columns)]
     if values.ndim != 2 or len(names) != width or len(set(names)) < width:
         raise ValueError(f"columns names {len(set(names))} of {width} columns; name each")
     return {name: values[:, [k]] for k, name in enumerate(names)}
 
 
-def _columns(columns: Sequence[str] | None, groups: Any, **sides: Any) -> dict[str, Table]:
+def _columns(columns: Iterable[str] | None, groups: Any, **sides: Any) -> dict[str, Table]:
     """Columns of the first side by name, checked."""
     argument = next(iter(sides))
     found = _parts(sides[argument], argument, columns)
