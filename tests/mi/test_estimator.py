@@ -311,7 +311,6 @@ CHOICES = {
     "method": ({"method": "infonec"}, "method='infonec' is unknown; did you mean 'infonce'?"),
     "critic": ({"critic": "dott"}, "critic='dott' is unknown; did you mean 'dot'?"),
     "name": ({"block": 5}, "parameter='block' is unknown; did you mean 'blocks'?"),
-    "transform": ({"transform": "log"}, "transform='log' is unknown; choose one of copula"),
     "folds": ({"folds": 2}, "folds=2: give 1"),
     "batch": ({"batch_size": 1}, "batch_size=1: give a whole number, at least 2"),
     "steps": ({"steps": 0}, "steps=0: give a whole number, at least 1"),

@@ -1,5 +1,6 @@
 """Cleaning and transforms: what is dropped, refused and reported; normal scores."""
 
+import pickle
 import tracemalloc
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from estimator_reference import normal_scores
 from flatnce import mi
 from flatnce.mi.best import best_estimate
-from flatnce.mi.cleaning import clean, fitted_transform, numbers_of
+from flatnce.mi.cleaning import clean, inputs_of, numbers_of
 
 
 def table(rows=60, columns=2, seed=0):
@@ -265,37 +266,26 @@ def test_the_share_of_tied_values_is_that_of_the_worst_column():
 def test_the_copula_gives_normal_scores_and_ties_share_their_mean_rank(levels):
     column = np.random.default_rng(0).integers(0, levels, 57).astype(float)
     values = np.stack([column, -column], axis=1)
-    found = fitted_transform("copula", values)(values)
+    found = inputs_of(values, np.sort(values, axis=0))
     assert found.dtype == np.float32
     np.testing.assert_allclose(found[:, 0], normal_scores(column.tolist()), rtol=1e-6, atol=1e-7)
     np.testing.assert_allclose(found[:, 1], -found[:, 0], rtol=1e-6, atol=1e-7)
 
 
-def test_standard_is_mean_nought_and_deviation_one_of_the_rows_it_was_fitted_on():
-    values = np.random.default_rng(0).normal(3.0, 5.0, (200, 2))
-    values[:, 1] = 4.0
-    mapped = fitted_transform("standard", values)
-    found = mapped(values)
-    assert found[:, 0].mean() == pytest.approx(0, abs=1e-6)
-    assert found[:, 0].std() == pytest.approx(1, rel=1e-6)
-    assert (found[:, 1] == 0).all()  # constant where it was fitted: moved, not blown up
-    np.testing.assert_allclose(mapped(values[:1] + 1)[0, 1], 1.0)
+def test_samples_that_are_no_tables_stay_as_they_are():
+    values = np.random.default_rng(0).normal(size=(20, 1, 2))
+    np.testing.assert_array_equal(inputs_of(values, None), values.astype(np.float32))
+    with pytest.raises(ValueError, match=r"samples hold 2e\+12, too large for a critic; scale"):
+        inputs_of(np.full((2, 1, 2), 2e12), None)
 
 
-@pytest.mark.parametrize("name, shape", [("none", (20, 2)), ("copula", (20, 1, 2))])
-def test_none_and_samples_that_are_no_tables_stay_as_they_are(name, shape):
-    values = np.random.default_rng(0).normal(size=shape)
-    found = fitted_transform(name, values)(values)
-    np.testing.assert_array_equal(found, values.astype(np.float32))
-
-
-def test_maps_are_fitted_on_training_rows_only():
+def test_ranks_are_those_among_training_rows_only_and_a_copy_by_pickle_scores_alike():
     x, y = mi.tasks.find("1v1-normal-0.75").sample(100, seed=0)
     made = mi.MutualInformation(steps=2, folds=3, baselines=False, permutations=19).fit(x, y)
     for fold in made._fitted_job.folds:
-        for side, mapped in zip((x, y), fold.transforms, strict=True):
-            wanted = fitted_transform("copula", side[fold.split.train])
-            np.testing.assert_array_equal(mapped(side), wanted(side))
+        for side, training in zip((x, y), fold.training, strict=True):
+            np.testing.assert_array_equal(training, np.sort(side[fold.split.train], axis=0))
+    assert pickle.loads(pickle.dumps(made)).score(x, y) == made.score(x, y)
 
 
 RISING = {

@@ -58,13 +58,13 @@ def test_the_answer_is_the_first_line(calls, capsys):
 
 
 def test_options_reach_the_estimator(calls):
-    typed = "--method flo --critic joint --cv 5 --transform standard --seed 3 --device cpu"
+    typed = "--method flo --critic joint --cv 5 --seed 3 --device cpu"
     typed += " --permutations 99 --batch-size 64 --steps 10 --group site"
     assert run(["data.csv", "--x", "mass", "--y", "emb_0", *typed.split()]) == 0
     options = calls[0][2]
     options.pop("progress")
     np.testing.assert_array_equal(options.pop("groups"), [0, 0, 1, 1])
-    wanted = {"method": "flo", "critic": "joint", "folds": 5, "transform": "standard", "seed": 3}
+    wanted = {"method": "flo", "critic": "joint", "folds": 5, "seed": 3}
     wanted |= {"device": "cpu", "permutations": 99, "batch_size": 64, "steps": 10, "blocks": None}
     assert options == wanted | {"independent": False}
 

@@ -1,8 +1,8 @@
-"""Checking and cleaning two tables, and transforming their columns."""
+"""Checking and cleaning two tables, and ranking their columns."""
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,12 +20,10 @@ MESSAGES: Mapping[str, str] = read_toml(__file__, "messages.toml")["data"]
 
 FEWEST_ROWS = 50  # with fewer, a quarter of them is too small to evaluate a critic
 MOST_VALUES = 20  # of a label
-TRANSFORMS = ("copula", "standard", "none")
 
 Table = NDArray[np.floating[Any]]
 Indices = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
-Transform = Callable[[Table], NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
@@ -369,16 +367,17 @@ def _grid_points(column: Table) -> float:
     return float(steps.sum()) + 1 if regular else np.inf
 
 
-def fitted_transform(kind: str, table: Table) -> Transform:
-    """Fit a map of every column that preserves information; it returns rows in float32."""
-    if kind == "none" or table.ndim > 2:
-        return _as_float32
-    if kind == "standard":
-        centre, size = table.mean(axis=0), table.std(axis=0)
-        size = np.where(size > 0, size, 1.0)
-        return lambda rows: _as_float32((rows - centre) / size)
-    ordered = np.sort(table, axis=0)
-    return lambda rows: normal_scores(rows, ordered).astype(np.float32, order="C")
+def inputs_of(rows: Table, training: Table | None) -> NDArray[np.float32]:
+    """Map a table to normal scores among the sorted columns of training rows, for a critic.
+
+    Samples that are not tables stay as they are; there is nothing to sort for them.
+    """
+    if training is not None:
+        return normal_scores(rows, training).astype(np.float32, order="C")
+    largest = float(np.abs(rows).max())
+    if largest > 1e12:  # squares leave the range of float32 after a product or two
+        raise ValueError(f"samples hold {largest:.2g}, too large for a critic; scale them")
+    return rows.astype(np.float32)
 
 
 def normal_scores(table: Table, ordered: Table | None = None) -> Table:
@@ -397,13 +396,6 @@ def mean_ranks(table: Table, ordered: Table | None = None) -> Table:
         below, upto = (np.searchsorted(known, column, side) for side in ("left", "right"))
         ranks[:, number] = (below + upto) / 2  # ties share their mean rank
     return ranks
-
-
-def _as_float32(table: Table) -> NDArray[np.float32]:
-    largest = float(np.abs(table).max())
-    if largest > 1e12:  # squares leave the range of float32 after a product or two
-        raise ValueError(f"{largest:.2g} is too large for a critic; use transform='copula'")
-    return table.astype(np.float32)
 
 
 # Splits.

@@ -32,7 +32,6 @@ class MiOptions:
     method: str = "auto"
     critic: str = "auto"
     cv: Annotated[int, tyro.conf.arg(metavar="FOLDS")] = 1
-    transform: Literal["copula", "standard", "none"] = "copula"
     kind: tyro.conf.UseAppendAction[
         Annotated[tuple[str, ...], tyro.conf.arg(metavar="COLUMN=KIND")]
     ] = ()
@@ -67,7 +66,7 @@ class MiOptions:
 
     def settings(self) -> dict[str, Any]:
         """The arguments of the estimator."""
-        names = ("method", "critic", "transform", "independent", "seed", "device", "permutations")
+        names = ("method", "critic", "independent", "seed", "device", "permutations")
         given = {name: getattr(self, name) for name in (*names, "batch_size", "steps", "rate")}
         given["folds"] = self.cv
         return {name: value for name, value in given.items() if value is not None}

@@ -42,7 +42,6 @@ class EstimationOptions:
     method: str = "auto"
     _: KW_ONLY
     critic: str | Critic | Callable[[], Critic] = "auto"
-    transform: str = "copula"
     folds: int = 1
     blocks: int | str | None = None
     independent: bool = False
@@ -57,7 +56,6 @@ class EstimationOptions:
     pool: int = 20_000
 
     def check(self) -> None:
-        check_choice("transform", self.transform, cleaning.TRANSFORMS)
         if isinstance(self.critic, str):
             check_choice("critic", self.critic, CRITICS)
         if self.critic == "gaussian" and self.chosen_method.dual is not None:
@@ -139,17 +137,17 @@ class EstimationOptions:
 
 @dataclass
 class Fold:
-    """One split: its rows, its transforms and, after training, its critic."""
+    """One split: its rows, the sorted columns of its training rows and its trained critic."""
 
     split: cleaning.Split
-    transforms: tuple[cleaning.Transform, cleaning.Transform]
+    training: Sequence[cleaning.Table | None]  # of x and y; None for samples that are not tables
     case: fitting.TrainingCase
     critic: fitting.FittedCritic = field(init=False)
 
     def transformed(self, x: cleaning.Table, y: cleaning.Table) -> tuple[Tensor, Tensor]:
-        device = self.case.x.device
-        on_x, on_y = self.transforms
-        return torch.from_numpy(on_x(x)).to(device), torch.from_numpy(on_y(y)).to(device)
+        inputs = map(cleaning.inputs_of, (x, y), self.training)
+        left, right = (torch.from_numpy(side).to(self.case.x.device) for side in inputs)
+        return left, right
 
 
 @dataclass
@@ -300,17 +298,18 @@ class EstimationJob:
                 self.ksg = value, float(terms.std()) / math.sqrt(len(terms))
 
     def add_fold(self, split: cleaning.Split, seed: int) -> None:
-        """Fit the transforms of a split, and make the critic that it trains."""
-        tables, options = self.tables, self.options
-        sides, how = (tables.x, tables.y), options.transform
-        on_x, on_y = (cleaning.fitted_transform(how, side[split.train]) for side in sides)
-        x, y = on_x(tables.x[split.train]), on_y(tables.y[split.train])
-        validation = on_x(tables.x[split.validation]), on_y(tables.y[split.validation])
-        device = options.torch_device()
-        critic = options.new_critic(x, y, seed).to(device)
-        rows = [torch.from_numpy(side).to(device) for side in (x, y, *validation)]
-        case = fitting.TrainingCase(critic, rows[0], rows[1], rows[2], rows[3], seed)
-        self.folds.append(Fold(split, (on_x, on_y), case))
+        """Make the inputs of a split's critic, and the critic."""
+        device, sides = self.options.torch_device(), (self.tables.x, self.tables.y)
+        known = [np.sort(side[split.train], axis=0) if side.ndim == 2 else None for side in sides]
+        x, y, *validation = (
+            cleaning.inputs_of(side[rows], training)
+            for rows in (split.train, split.validation)
+            for side, training in zip(sides, known, strict=True)
+        )
+        critic = self.options.new_critic(x, y, seed).to(device)
+        inputs = [torch.from_numpy(side).to(device) for side in (x, y, *validation)]
+        case = fitting.TrainingCase(critic, inputs[0], inputs[1], inputs[2], inputs[3], seed)
+        self.folds.append(Fold(split, known, case))
 
 
 def prepare(
@@ -376,7 +375,8 @@ class MutualInformation(EstimationOptions):
     """A scikit-learn style estimator: call ``fit``, then read ``estimate_``.
 
     ``pointwise`` and ``score`` apply the trained critics to other rows. It works with
-    ``sklearn.base.clone``.
+    ``sklearn.base.clone`` and ``pickle``. Critics of tables see normal scores of the ranks of each
+    column among the training rows, which adds no information and loses next to none.
 
     Arguments:
         method: See :data:`flatnce.mi.METHODS`; ``auto`` is InfoNCE on a critic that starts from
@@ -384,8 +384,6 @@ class MutualInformation(EstimationOptions):
         critic: ``auto`` (the method's own), ``gaussian``, ``dot``, ``cosine``,
             ``joint``, a :class:`~flatnce.mi.Critic` of your own modules (images, text, time
             series), or a function that makes one.
-        transform: Transform of every column, fitted on training rows: ``copula`` (ranks to normal
-            scores: adds no information and loses next to none), ``standard`` or ``none``.
         folds: 1: one split, half of the rows to train, a quarter to stop and calibrate, a quarter
             to evaluate. 3 and more: cross-fitting, every row is evaluated once.
         blocks: Keep runs of this many consecutive rows together, for time series; ``auto`` takes
