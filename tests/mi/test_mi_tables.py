@@ -600,11 +600,9 @@ def test_an_archive_with_one_usable_array_says_why_the_other_is_not(tmp_path, nu
         equal(read_tables([tmp_path / "a.npz"], x="y", alone=True).x, numbers[:, 3:])
 
 
-def test_encode_takes_one_column_and_names_the_type_of_what_is_no_table():
+def test_encode_takes_one_column_or_an_array():
     assert list(encode(pd.Series(["u", "v"], name="w"))) == ["w=u", "w=v"]
-    for given, kind in ((np.ones((3, 2)), "ndarray"), (pd.DataFrame(index=[0, 1]), "DataFrame")):
-        with pytest.raises(ValueError, match=f"table is {kind}; pass a pandas table"):
-            encode(given)
+    equal(encode(np.eye(3)), np.eye(3))
 
 
 def test_a_zip_file_of_text_is_not_an_archive_of_arrays(tmp_path):

@@ -129,11 +129,12 @@ def clean(x: Any, y: Any, groups: Any = None) -> CleanTables:
         dropped.append(())
         if table.ndim == 2:
             labels = columns_of(source, name, table.shape[1])
-            columns = _informative_columns(table, labels, name, notes)
+            informative = _informative(table, labels, name, notes)
+            columns = np.array([*informative.values()], dtype=np.int64)
             dropped[-1] = tuple(sorted(set(range(len(labels))) - set(columns.tolist())))
             if len(columns) < len(labels) or not table.flags.f_contiguous:
                 table = table[:, columns]  # column after column in memory
-            own = {_content(table[:, k]): labels[column] for k, column in enumerate(columns)}
+            own = {content: labels[column] for content, column in informative.items()}
             found = _label_of(table)
             if found is not None:
                 few_values[name] = found
@@ -217,23 +218,22 @@ def _complete_rows(tables: Sequence[Table], given: Sequence[Any], notes: list[st
     return rows
 
 
-def _content(column: Table) -> bytes:
-    return hashlib.blake2b((column + 0.0).data).digest()  # −0 and 0 are one value
-
-
-def _informative_columns(table: Table, labels: list[str], name: str, notes: list[str]) -> Indices:
+def _informative(table: Table, labels: list[str], name: str, notes: list[str]) -> dict[bytes, int]:
+    """Number the first column of each content; constant columns have none."""
     first: dict[bytes, int] = {}
     dropped: dict[str, list[str]] = {"constant": [], "a copy of another": []}
     for number, column in enumerate(table.T):
         if (column == column[0]).all():
             dropped["constant"].append(labels[number])
-        elif first.setdefault(_content(column), number) != number:
+            continue
+        content = hashlib.blake2b((column + 0.0).data).digest()  # −0 and 0 are one value
+        if first.setdefault(content, number) != number:
             dropped["a copy of another"].append(labels[number])
     for what, names in dropped.items():
         if names:
             more = f" and {len(names) - 5} more" if len(names) > 5 else ""
             notes.append(f"Left out of {name} ({what}): {', '.join(names[:5])}{more}.")
-    return np.array(sorted(first.values()), dtype=np.int64)
+    return first
 
 
 # Duplicate rows: copied, or equal by chance? A copy on both sides of a split leaks the answer.
@@ -368,10 +368,7 @@ def _grid_points(column: Table) -> float:
 
 
 def inputs_of(rows: Table, training: Table | None) -> NDArray[np.float32]:
-    """Map a table to normal scores among the sorted columns of training rows, for a critic.
-
-    Samples that are not tables stay as they are; there is nothing to sort for them.
-    """
+    """Map a table to normal scores among sorted training rows; other samples have none."""
     if training is not None:
         return normal_scores(rows, training).astype(np.float32, order="C")
     largest = float(np.abs(rows).max())
@@ -417,18 +414,12 @@ def group_labels(groups: ArrayLike, rows: Indices, given: int) -> NDArray[Any]:
     labels = np.asarray(groups)
     if labels.shape != (given,):
         raise ValueError(f"groups has shape {labels.shape}; label each of the {given} rows")
-    # No integer is missing.
-    missing = [] if labels.dtype.kind in "iub" else missing_labels(groups)
-    if any(missing):
-        raise ValueError(MESSAGES["no_group"].format(row=missing.index(True) + 1))
+    # "None" may name a group, and no integer is missing.
+    named = () if labels.dtype.kind in "iub" else np.asarray(groups, dtype=object)
+    for row, one in enumerate(named):
+        if not isinstance(one, str) and str(one) in ("nan", "None", "<NA>", "NaT"):
+            raise ValueError(MESSAGES["no_group"].format(row=row + 1))
     return (labels.astype(str) if labels.dtype.kind == "O" else labels)[rows]
-
-
-def missing_labels(labels: ArrayLike) -> list[bool]:
-    """Return which labels are missing; the word "None" is a label."""
-    missing = ("nan", "None", "<NA>", "NaT")
-    every = np.asarray(labels, dtype=object)
-    return [not isinstance(one, str) and str(one) in missing for one in every]
 
 
 def units_of(

@@ -89,7 +89,7 @@ def encode(table: Any, kinds: Mapping[Any, str] | None = None) -> pd.DataFrame:
     """Return a table of numbers: categories as zeros and ones, dates in days, angles on a circle.
 
     Arguments:
-        table: A pandas table of numbers, words or dates, or one column.
+        table: Columns of numbers, words or dates: a pandas table, one column or an array.
         kinds: What columns hold, where it is not what they look like: by name one of
             :data:`KINDS`, for example ``{"wind": "circular:360", "site": "category"}``.
 
@@ -98,9 +98,7 @@ def encode(table: Any, kinds: Mapping[Any, str] | None = None) -> pd.DataFrame:
         >>> list(encode(table, {"wind": "circular:360"}))
         ['wind (cos)', 'wind (sin)', 'sky=rain', 'sky=sun']
     """
-    table = table.to_frame() if isinstance(table, pd.Series) else table
-    if not isinstance(table, pd.DataFrame) or table.shape[1] == 0:
-        raise ValueError(f"table is {type(table).__name__}; pass a pandas table with columns")
+    table = pd.DataFrame(table)  # a single column, or an array
     numbered = table.set_axis(range(table.shape[1]), axis=1).reset_index(drop=True)
     names = [str(name) for name in table]
     given = {str(name): str(kind) for name, kind in (kinds or {}).items()}

@@ -144,10 +144,9 @@ class Fold:
     case: fitting.TrainingCase
     critic: fitting.FittedCritic = field(init=False)
 
-    def transformed(self, x: cleaning.Table, y: cleaning.Table) -> tuple[Tensor, Tensor]:
+    def transformed(self, x: cleaning.Table, y: cleaning.Table) -> list[Tensor]:
         inputs = map(cleaning.inputs_of, (x, y), self.training)
-        left, right = (torch.from_numpy(side).to(self.case.x.device) for side in inputs)
-        return left, right
+        return [torch.from_numpy(side).to(self.case.x.device) for side in inputs]
 
 
 @dataclass
@@ -247,9 +246,9 @@ class EstimationJob:
             place = np.unique(self.units[test], return_inverse=True)[1] % pieces
             for piece in range(min(pieces, int(place.max()) + 1)):
                 rows = test[place == piece]
-                sides = fold.transformed(self.tables.x[rows], self.tables.y[rows])
+                left, right = fold.transformed(self.tables.x[rows], self.tables.y[rows])
                 own = torch.from_numpy(group[rows]).to(pool.device), self.units[rows]
-                scored = critic.critic, critic.scale, *sides, pool
+                scored = critic.critic, critic.scale, left, right, pool
                 parts.append(EvaluationPart(*scored, *own, critic.floor))
         return parts
 
@@ -285,11 +284,11 @@ class EstimationJob:
         most = neighbour_rows(tables.x.shape[1] + tables.y.shape[1])
         rows = np.random.default_rng([self.options.seed, 0xBA5E]).permutation(len(tables.x))[:most]
         for name, function in CLASSICAL_FUNCTIONS.items():
-            x, y = tables.x, tables.y
-            if name == "ksg":
-                x, y = x[rows], y[rows]
             try:
-                terms = ksg_terms(x, y, (3,))[0] if name == "ksg" else np.array([function(x, y)])
+                if name == "ksg":
+                    terms = ksg_terms(tables.x[rows], tables.y[rows], (3,))[0]
+                else:
+                    terms = np.array([function(tables.x, tables.y)])
             except ValueError:  # too few rows for so many columns, or ties
                 terms = np.array([math.nan])
             value = float(terms.mean())

@@ -23,9 +23,7 @@ from flatnce.mi.critics import Critic
 from flatnce.toml_files import read_toml
 
 LARGEST_MATRIX_ROWS = 2048  # of a part, in the permutation test: any subset gives an exact test
-
 SMALLEST = 1e-6  # nats; what is smaller is taken for rounding and shown as 0
-
 NO_GROUP = -1  # groups are numbered from 0
 
 Values = dict[str, float]
@@ -144,17 +142,12 @@ def readouts_of(parts: Sequence[GroupSums]) -> dict[str, Readout]:
     readouts = {}
     for name, note in NOTES.items():
         values = torch.tensor([each[name] for each in without], dtype=torch.float64)
-        error = _jackknife_error(values)
+        error = float(((groups - 1) / groups * (values - values.mean()).square().sum()).sqrt())
         if each_part:
             spread = torch.tensor([each[name] for each in each_part], dtype=torch.float64).std()
             error = max(error, float(spread / len(parts) ** 0.5))
         readouts[name] = Readout(name, whole[name], error, name in BOUNDS, note)
     return readouts
-
-
-def _jackknife_error(values: Float[Tensor, " g"]) -> float:
-    groups = len(values)
-    return float(((groups - 1) / groups * (values - values.mean()).square().sum()).sqrt())
 
 
 def _mean_values(parts: Sequence[GroupSums], without: int = NO_GROUP) -> Values:

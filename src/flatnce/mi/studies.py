@@ -12,15 +12,7 @@ from numpy.typing import ArrayLike
 from flatnce.environment import plain
 from flatnce.extras import require_extra
 from flatnce.messages import counted
-from flatnce.mi.cleaning import (
-    FEWEST_ROWS,
-    Table,
-    columns_of,
-    group_labels,
-    missing_labels,
-    numbers_of,
-    same_rows,
-)
+from flatnce.mi.cleaning import FEWEST_ROWS, Table, columns_of, group_labels, numbers_of, same_rows
 from flatnce.mi.estimator import estimate, estimate_each
 from flatnce.mi.fitting import Progress
 from flatnce.mi.registry import method_named
@@ -81,9 +73,10 @@ class Study:
         ``p_value_holm`` keeps the chance of any false find at its level, ``q_value`` (Benjamini
         and Hochberg) the expected share of false finds. A missing p-value counts as 1.
         """
-        named = [dict(zip(self.header, names, strict=True)) for names in self.estimates]
-        found = map(_record, self.estimates.values())
-        records = [names | record for names, record in zip(named, found, strict=True)]
+        records = [
+            dict(zip(self.header, names, strict=True)) | _record(found)
+            for names, found in self.estimates.items()
+        ]
         p_values = [record["p_value"] for record in records]
         for record, holm, q_value in zip(records, *_corrected(p_values), strict=True):
             record |= {"p_value_holm": float(holm), "q_value": float(q_value)}
@@ -135,8 +128,6 @@ class Study:
         for names, one in self.estimates.items():
             for flag in one.flags:
                 raised.setdefault(flag.name, {})[" with ".join(names)] = flag.said(unit)
-        if not raised:
-            return []
         lines, counts = [], [f"Flags (of {counted(len(self.estimates), 'estimate')}):"]
         kind = f"{self.header[0]} " if len(self.header) == 1 else ""
         for name, messages in raised.items():
@@ -147,7 +138,7 @@ class Study:
             if self.header == ("lag",) and len(messages) < len(self.estimates):
                 count += f": lag {', '.join(messages)}"
             counts.append(f"  {name} ({count}): {IN_SHORT[name]}")
-        return [*lines, "\n".join(counts)]
+        return [*lines, "\n".join(counts)] if raised else []
 
     def plain(self, unit: str = "nats") -> dict[str, Any]:
         """Return everything as plain data for JSON, in ``nats`` or ``bits``."""
@@ -248,9 +239,7 @@ def score_func(x: Any, y: Any, **choices: Any) -> tuple[Table, Table]:
     """
     labels = np.asarray(y)
     if labels.dtype.kind not in "fiub":  # words
-        words, labels = labels, np.full(len(labels), np.nan)
-        filled = ~np.array(missing_labels(words))
-        labels[filled] = np.unique(words[filled], return_inverse=True)[1]
+        labels = np.unique(labels, return_inverse=True)[1]
     parts = _parts(x, "x", choices.pop("columns", None))
     same_rows(choices.get("groups"), x=x, y=y)
     known = (one[~np.isnan(one).any(axis=1)] for one in parts.values())
@@ -281,12 +270,10 @@ def lags(
         choices: As of :func:`pairwise`.
     """
     left, right = numbers_of(x, "x"), numbers_of(y, "y")
+    rows, shifts = len(left), {str(lag): lag for lag in np.array([*steps_later]).tolist()}
     same_rows(groups, x=x, y=y)
-    rows = len(left)
-    shifts = {str(lag): lag for lag in np.array([*steps_later]).tolist()}
     if not shifts or not all(isinstance(lag, int) for lag in shifts.values()):
-        given = f"lags={steps_later!r}" if shifts else "lags names no lag"
-        raise ValueError(f"{given}; give whole numbers, for example range(-3, 4)")
+        raise ValueError(f"lags={steps_later!r} names no lag in whole rows; give range(-3, 4)")
     own = np.zeros(rows) if groups is None else group_labels(groups, np.arange(rows), rows)
     pairs: Pairs = {}
     labels = []
