@@ -1,6 +1,7 @@
 """Warnings: each raised by numbers or data that deserve it, and by no others."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from torch import nn
 
 from flatnce import mi
 from flatnce.mi.best import BestEstimate
-from flatnce.mi.cleaning import clean
+from flatnce.mi.cleaning import clean, splits_of
 from flatnce.mi.fitting import FittedCritic
 from flatnce.mi.readouts import Evaluation, Readout
 from flatnce.mi.result import (
@@ -57,7 +58,7 @@ def seen(
     return (
         *evaluation_flags(evaluation, chosen, ksg),
         *training_flags(readouts["infonce"], critics, 1000, train, 1.0),
-        *size_flags(evaluation),
+        *size_flags(evaluation, 4 * units),
     )
 
 
@@ -232,13 +233,32 @@ def test_nobody_who_cross_fits_is_told_to_cross_fit():
         flag.name: flag.message
         for flag in (
             *training_flags(readout("infonce", 1.0), folded, 1000, 3.0, 1.0),
-            *size_flags(Evaluation({}, 0.9, 0.001, 999, 6.2, 99.0, (30,) * 5, 10), 5),
+            *size_flags(Evaluation({}, 0.9, 0.001, 999, 6.2, 99.0, (30,) * 5, 10), 10, 5),
         )
     }
     assert set(raised) == {"overfit", "small", "few_units"}
     assert not any("folds" in message for message in raised.values())
     (alone,) = training_flags(readout("infonce", 1.0), folded[:1], 1000, 3.0, 1.0)
     assert "folds=5" in alone.message
+
+
+@pytest.mark.parametrize(
+    ("groups", "said"),
+    [
+        (40, "Use cross-fitting (folds=5), or add groups or blocks."),
+        (12, "Use cross-fitting (folds=3), or add groups or blocks."),
+        (11, "Add groups or blocks."),
+    ],
+)
+def test_the_folds_that_a_flag_advises_are_possible(groups, said):
+    seen = Evaluation({}, 0.9, 0.001, 999, 6.2, 99.0, (60,), groups // 4)
+    assert all(flag.message.endswith(said) for flag in size_flags(seen, groups))
+    labels = np.repeat(np.arange(groups), 20)
+    for folds in (int(found) for found in re.findall(r"folds=(\d)", said)):
+        splits_of(labels, folds, 0)
+        if folds < 5:
+            with pytest.raises(ValueError, match=f"at most {folds}"):
+                splits_of(labels, folds + 1, 0)
 
 
 def test_with_groups_no_flag_speaks_of_neighbours_that_take_rows_as_independent():

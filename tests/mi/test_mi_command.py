@@ -70,7 +70,7 @@ def test_options_reach_the_estimator(calls):
 
 
 def test_blocks_and_encodings_reach_the_reader(calls):
-    typed = ["data.csv", "--x", "visit", "--y", "site", "--kind", "mass=category", "--block", "2"]
+    typed = ["data.csv", "--x", "visit", "--y", "site", "--kind", "site=category", "--block", "2"]
     assert run(typed) == 0
     ((_, (x, y), options),) = calls
     np.testing.assert_array_equal(x["visit"], [0, 1, 2, 3])

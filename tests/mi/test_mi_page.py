@@ -163,4 +163,4 @@ def test_each_study_of_pairs_has_its_own_picture(tmp_path):
 
 def test_words_of_the_method_are_explained(words):
     assert "A critic is a network that is trained to tell the true partners" in words
-    assert "It is called certified, because it holds for any kind of data" in words
+    assert "It assumes nothing else, so it is called certified" in words

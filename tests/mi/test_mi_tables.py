@@ -556,6 +556,27 @@ def test_arrays_of_an_archive_that_cannot_be_selected_say_why(tmp_path, numbers)
     assert listing in refusal(path, "embeddings", "means")
 
 
+def test_a_kind_of_a_column_that_is_not_selected_is_refused(text_file):
+    rows = "\n".join(f"{row % 7},{row % 5},{row % 360},{row % 3}" for row in range(90))
+    path = text_file(f"temp,y,wind,site\n{rows}")
+    chosen = {"x": "temp", "y": "y"}
+    for typed in ("wind=circular:360", "temp=ordinal,wind=circular:360", "site=category,y=number"):
+        with pytest.raises(ValueError, match=r"--kind (wind|site): the column is not in x or y"):
+            read_tables([path], **chosen, kinds=typed)
+    # A pattern may name more columns than are selected.
+    assert read_tables([path], **chosen, kinds="*=category").x.shape == (90, 7)
+    assert read_tables([path], **chosen, group="site", kinds="site=category").group is not None
+
+
+def test_a_column_with_infinite_values_is_left_out_of_a_ranking(text_file):
+    rows = "\n".join(f"{row % 7},{row % 5},{'inf' if row == 6 else row}" for row in range(90))
+    path = text_file(f"a,y,broken\n{rows}")
+    ranked = read_tables([path], y="y", each=True)
+    assert list(ranked.parts[0]) == ["a"]
+    assert ranked.notes[-1] == "Of these, left out: 'broken' (infinite values)."
+    assert "broken" in read_tables([path], x="broken", y="y", each=True).parts[0]  # then an error
+
+
 def test_an_array_of_objects_is_ignored_unless_it_is_selected(tmp_path, numbers):
     path, rows = tmp_path / "a.npz", len(numbers)
     objects = np.array([{"a": 1}] * rows, dtype=object)

@@ -66,6 +66,8 @@ def unfit(column: pd.Series, kind: str | None = None, series: bool = False) -> s
         moments = _dates(cells)[0] if found == "date" else cells
         if moments.is_monotonic_increasing or moments.is_monotonic_decreasing:
             return "in the order of the rows"
+    if pd.api.types.is_float_dtype(cells) and np.isinf(cells.to_numpy(np.float64)).any():
+        return "infinite values"
     many = found == "category" and values > MOST_WORDS and kind is None
     return f"{values:,} different words" if many else ""
 

@@ -181,7 +181,7 @@ class EstimationJob:
             *result.evaluation_flags(evaluation, best, self.ksg if alone else result.NO_VALUE),
             *result.training_flags(primary, critics, self.settings["steps"], *own_and_other),
             *result.data_flags(tables),
-            *result.size_flags(evaluation, options.folds),
+            *result.size_flags(evaluation, int(self.units.max()) + 1, options.folds),
         )
         # The test does not exclude 0, or too few errors were seen to estimate how many there are.
         if best is not None and (evaluation.p_value > 0.05 or evaluation.few_errors):

@@ -431,10 +431,12 @@ def memory_flags(
     yield flag("stated", None, **seen) if independent else flag("dependent", None, **seen)
 
 
-def size_flags(evaluation: Evaluation, folds: int = 1) -> Iterator[Flag]:
-    """Yield warnings about few rows; cross-fitting is no remedy for one who uses it."""
-    rows = sum(evaluation.rows)
-    remedy = "Add rows." if folds > 1 else "Use cross-fitting (folds=5), or add rows."
+def size_flags(evaluation: Evaluation, units: int, folds: int = 1) -> Iterator[Flag]:
+    """Yield warnings about few rows; of that many units in all, each fold needs four."""
+    rows, most = sum(evaluation.rows), min(5, units // 4)
+    what = "rows" if 2 * evaluation.units > rows else "groups or blocks"
+    remedy = f"Use cross-fitting (folds={most}), or add {what}."
+    remedy = remedy if folds == 1 and most > 2 else f"Add {what}."
     if rows < 200:
         yield flag("small", {"ceiling": evaluation.ceiling}, rows=rows, remedy=remedy)
     if evaluation.units < min(20, rows):  # fewer units than jackknife groups

@@ -194,8 +194,9 @@ def read_tables(
     grouped = [] if group is None else files[0].select(group, "--group")
     if len(grouped) > 1:
         raise ValueError(f"--group {group} names {len(grouped)} columns; name one")
+    said = _kinds_by_name(kinds, files)
     for file in files:
-        file.said = _kinds_by_name(kinds, files)
+        file.said = {name: kind for kinds in said.values() for name, kind in kinds.items()}
     if alone:
         left, right = files[0].choose(x, "--x", grouped, each), list[int]()
     else:
@@ -203,6 +204,9 @@ def read_tables(
     if {*grouped} & {*left, *(right if len(files) == 1 else [])}:
         raise ValueError(f"--group {group} is also a column of --x or --y; leave it out there")
     wanted = [[*left, *grouped], right] if len(files) == 2 else [[*left, *grouped, *right]]
+    chosen = {file.names[i] for file, part in zip(files, wanted, strict=True) for i in part}
+    for name in (name for name, of in said.items() if not chosen & of.keys()):
+        raise ValueError(MESSAGES["kind"].format(name=name))
     frames = _load(files, wanted, rows, seed)
     if each and x is None:
         left = files[0].leave_out_unfit(frames[0][left], series)
@@ -319,7 +323,7 @@ def _listed(names: Sequence[str], most: int = MOST_NAMED) -> str:
 
 def _kinds_by_name(
     given: str | Mapping[str, str] | None, files: Sequence[_File]
-) -> dict[str, str]:
+) -> dict[str, dict[str, str]]:
     if isinstance(given, str):
         # A name may hold commas: only one after an equals sign ends a part.
         parts = re.findall(r"[^=]+(?:=[^,]*)?", given)
@@ -327,11 +331,11 @@ def _kinds_by_name(
         for part in (kind for name, _, kind in typed if kind and not name):
             raise ValueError(f"--kind {part} has no kind; give COLUMN=KIND, as in {part}=category")
         given = {name.strip(): kind.strip() for name, _, kind in typed}
-    kinds: dict[str, str] = {}
+    kinds: dict[str, dict[str, str]] = {}
     for name, kind in (given or {}).items():
         check_choice("kind", kind.partition(":")[0], KINDS)
         file = next((file for file in files if name in file.names), files[0])
-        kinds |= {file.names[column]: kind for column in file.select(name, "--kind")}
+        kinds[name] = {file.names[column]: kind for column in file.select(name, "--kind")}
     return kinds
 
 
@@ -341,9 +345,8 @@ def _choose_pair(
     first, last = files[0], files[-1]
     arrays = {name.casefold(): name for name in first.arrays}
     if first is last and len(first.names) == 1:
-        for reason in first.unused.values():
-            raise ValueError(reason)
-        raise ValueError(MESSAGES["alone"].format(path=first.path, name=first.names[0]))
+        alone = MESSAGES["alone"].format(path=first.path, name=first.names[0])
+        raise ValueError(next(iter(first.unused.values()), alone))
     if first is last and x is None and y is None:
         if not {"x", "y"} <= set(arrays):
             kinds = zip(first.names, first.kinds, strict=True)

@@ -61,7 +61,7 @@ def test_json_is_json_and_nothing_else(first, capsys):
     "typed, asked, users",
     [
         (["--fraction", "0.5"], "knn", "semi"),
-        (["--rates", "0.1"], "knn linear", "linear-short, linear-long, semi, finetune"),
+        (["--rates", "0.1"], "knn linear", "linear-short, linear-long, transfer-linear, semi"),
         (["--epochs", "3"], "linear", "linear-short"),
         (["--neighbours", "5"], "linear", "knn"),
         (["--validation", "0.2"], "knn mi", "linear"),

@@ -235,7 +235,5 @@ RULES = (
 """The rules, in the order in which they are evaluated."""
 
 HEALTHY = Rule("healthy", lambda numbers: not any(rule.holds_on(numbers) for rule in RULES))
-
 UNDECIDED = Rule("undecided", lambda numbers: True)
-
 UNMOVED = Rule("not learning", lambda numbers: True)

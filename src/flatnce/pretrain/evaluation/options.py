@@ -10,21 +10,14 @@ from flatnce.toml_files import read_toml
 NEIGHBOURS = (200, 20)  # 200 as in Wu et al. and most papers since; 20 suits smaller sets
 VALIDATION = 0.1
 
-PURPOSES: dict[str, str] = read_toml(__file__, "protocols.toml")
+_WORDS = read_toml(__file__, "protocols.toml")
+PURPOSES: dict[str, str] = _WORDS["purposes"]
 """What each protocol is, and what it is for."""
+USED_BY: dict[str, list[str]] = _WORDS["used_by"]
+"""The protocols that use a setting, where not all do."""
 
 GROUPS = {"transfer": ["transfer-linear", "transfer-finetune"]}  # names of several protocols
 GROUPS["all"] = [one for one in PURPOSES if not one.startswith(("transfer", "all"))]
-
-_TRAINED = [one for one in PURPOSES if one not in ("knn", "linear", "mi", *GROUPS)]
-USED_BY = {
-    **dict.fromkeys(("epochs", "batch_size", "rates"), _TRAINED),
-    "validation": ["linear", *_TRAINED],
-    "neighbours": ["knn"],
-    "fraction": ["semi"],
-    "pool": ["mi"],
-}
-"""The protocols that use a setting, where not all do."""
 
 
 @dataclass(frozen=True)
@@ -72,11 +65,10 @@ class Options:
 def refuse_unused(options: Options, protocols: Sequence[str]) -> None:
     """Refuse settings that none of the protocols uses: they would be ignored."""
     for name, users in USED_BY.items():
-        value = getattr(options, name)
-        if value != getattr(Options, name) and not set(users).intersection(expand(protocols)):
-            raise ValueError(
-                f"{name}={value!r} has no effect here, it is for {', '.join(users)}: leave it out"
-            )
+        given, used = getattr(options, name), {*users}.intersection(expand(protocols))
+        if given != getattr(Options, name) and not used:
+            said = f"{name}={given!r} has no effect here, it is for {', '.join(users)}"
+            raise ValueError(f"{said}: leave it out")
 
 
 def expand(names: Sequence[str]) -> tuple[str, ...]:

@@ -166,7 +166,7 @@ def print_results(outcome: loop.Outcome, failure: Exception | None = None) -> No
     results = run.results or {}
     took = f"{counted(results['step'], 'step')} in {results['seconds']:.0f} s; "
     print_verdict(took, results["verdict"], "\n")
-    if found := _of_step(results, outcome.step) or getattr(failure, "results", []):
+    if found := getattr(failure, "results", []) or _of_step(results, outcome.step):
         results_table(found)
     if not results.get("labelled", True):
         say("There are no labels, so no accuracy is measured.")
