@@ -148,7 +148,8 @@ def image_folder(path: str | Path, split: str) -> FolderSet:
         return read_shards(shards[split], Path(path).resolve().stem, split)
     folder = Path(path).expanduser()
     if not folder.is_dir():
-        raise MissingData(f"{folder} is not a folder; name one that holds a folder per class")
+        hint = "; pass arrays as a torch Dataset (docs/own-data.md)" * folder.is_file()
+        raise MissingData(f"{folder} is not a folder; name one with a folder per class{hint}")
     parts = _parts(folder)
     if split not in parts:
         raise ValueError(
@@ -193,7 +194,7 @@ def files_by_class(folders: Iterable[Path]) -> tuple[tuple[str, ...], Tensor]:
         if not files:
             raise DamagedData(
                 f"class folder {folder} holds no image ({', '.join(IMAGE_ENDINGS[:4])}, ...); "
-                "remove it, or put images into it"
+                "take it out or put images into it; a set that flatnce knows is given by its name"
             )
         paths += files
         labels += [number] * len(files)
