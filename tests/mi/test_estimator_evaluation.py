@@ -21,6 +21,12 @@ from flatnce.mi.readouts import (
 )
 
 N, POOL, GROUPS = 17, 11, 4
+_first_units = itertools.count(0, 1_000_000)
+
+
+def units_of(n):
+    """Units of one row each, which no other part has."""
+    return next(_first_units) + np.arange(n)
 
 
 class Product(SeparableCritic):
@@ -41,7 +47,9 @@ def part(size=1.0, entries=None, scale=0.7, seed=0, n=N, groups=GROUPS):
     x, y = torch.randn(2, n, 3, generator=random, dtype=torch.float64)
     y = (x + y) * size
     pool = size * torch.randn(POOL, 3, generator=random, dtype=torch.float64)
-    return EvaluationPart(Product(entries), scale, x, y, pool, torch.arange(n) * 7 % groups)
+    return EvaluationPart(
+        Product(entries), scale, x, y, pool, torch.arange(n) * 7 % groups, units_of(n)
+    )
 
 
 def matrices(given):
@@ -141,7 +149,9 @@ def label_with_errors(wrong, rows=100):
     order = torch.from_numpy(np.random.default_rng(wrong).permutation(rows))
     y = x.clone()
     y[order[:wrong]] = 1 - x[order[:wrong]]
-    return EvaluationPart(Product(), 9.0, x, y, x, torch.arange(rows) // 2 % 20, floor=0.02)
+    return EvaluationPart(
+        Product(), 9.0, x, y, x, torch.arange(rows) // 2 % 20, units_of(rows), 0.02
+    )
 
 
 def test_errors_that_may_be_expected_are_added_to_the_limit_of_a_label():
@@ -180,7 +190,7 @@ def test_the_limit_of_a_label_with_many_errors_is_that_of_student():
     for seed in range(3):
         y = torch.from_numpy(random.integers(2, size=(200, 1)) * 2.0 - 1)
         x = y * 0.7 + torch.from_numpy(random.normal(size=(200, 1)))
-        part = EvaluationPart(Product(), 0.7, x, y, y, torch.arange(200) % 20, floor=0.02)
+        part = EvaluationPart(Product(), 0.7, x, y, y, torch.arange(200) % 20, units_of(200), 0.02)
         plain, few = (evaluate([part], 19, seed, label) for label in (False, True))
         assert few.lower == plain.lower > 0 and not few.few_errors
 
@@ -260,6 +270,7 @@ def test_of_three_parts_their_own_spread_counts_where_it_is_larger():
 
 
 def permuted_part(n, seed=0, strength=0.0, units=None):
+    units = units_of(n) if units is None else units
     random = torch.Generator().manual_seed(seed)
     x, noise = torch.randn(2, n, 2, generator=random, dtype=torch.float64)
     return EvaluationPart(Product(), 0.3, x, strength * x + noise, noise, torch.arange(n), units)
@@ -313,7 +324,7 @@ def test_sums_that_differ_by_rounding_are_equal(behind, equal):
     """Two rows have two orders, of which the other one scores a little less than the true one."""
     y = torch.tensor([[0.5, 0.5 - behind], [0.5, 0.5]], dtype=torch.float64)
     x, groups = torch.eye(2, dtype=torch.float64), torch.arange(2)
-    part = EvaluationPart(Product(), 1.0, x, y, y, groups)
+    part = EvaluationPart(Product(), 1.0, x, y, y, groups, units_of(2))
     same = 1 + sum(order[0] == 0 for order in draws(2, 99))
     assert 0.3 < same / 100 < 0.7
     found = permutation_p_value([part], 99, 0)
@@ -422,7 +433,7 @@ def normal_part(r, n, seed, groups=20):
     draws = torch.randn(2, 2, n, 1, generator=random, dtype=torch.float64)
     x, y = draws[:, 0], r * draws[:, 0] + (1 - r * r) ** 0.5 * draws[:, 1]
     critic = SeparableCritic(Side(r, True), Side(r, False))
-    return EvaluationPart(critic, 1.0, x[0], y[0], y[1], torch.arange(n) % groups)
+    return EvaluationPart(critic, 1.0, x[0], y[0], y[1], torch.arange(n) % groups, units_of(n))
 
 
 @pytest.mark.slow

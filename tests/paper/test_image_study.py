@@ -390,7 +390,7 @@ def fixed(found):
     best_batch = best_batch_of_infonce(found)
     yield f"**InfoNCE is best at batch {best_batch}** ({each} at 32, 128, 256 and 512)", OWN
     yield f"compares at the batches 32 and {best_batch}", OWN
-    yield "the best of four batch sizes for InfoNCE (one seed)", README
+    yield "which was InfoNCE's best of four batch sizes in a tuning run", README
     yield "batch of 128**, InfoNCE's best of four batch sizes (one seed, held-out images)", RESULTS
     half = half_interval(fmean(acc.values()) / 100, 5000)
     yield f"the draw of 5,000 images is {half}. ESS (raw, without", OWN
@@ -532,8 +532,8 @@ def main_comparison(found):
     assert less.same_sign and nearer.same_sign and less.mean < 0 and nearer.mean < 0
     told = "FlatNCE at batch 32 is below FlatNCE at batch 128 by both measures, in all five seeds."
     yield told, RESULTS
-    told = f"It is {less.size} below FlatNCE at batch 128 ({two(-less.high)} to {two(-less.low)})"
-    yield told, README
+    told = f"worse at batch 32 than at 128, by {less.size} ({two(-less.high)} to {two(-less.low)})"
+    yield f"FlatNCE itself is {told}", README
     assert gap(info[32], info[128]).high < 0
     yield "On CIFAR-10 both losses are better at batch 128 than at 32", WHICH
 

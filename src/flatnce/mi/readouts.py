@@ -39,7 +39,7 @@ class EvaluationPart:
     y: Tensor
     y_pool: Tensor  # validation rows of y, to normalise by
     group: Int[Tensor, " n"]  # jackknife group of each row, from 0
-    units: NDArray[np.int64] | None = None  # by default every row is a unit
+    units: NDArray[np.int64]  # unit of each row; parts have no unit in common
     floor: float = 0.0  # share of independence that is mixed in; see bounds.with_floor
 
 
@@ -195,8 +195,7 @@ def evaluate(
     rows = tuple(len(part.x) for part in parts)
     statistics = [each.statistics()[0] for each in sums]
     log_ess = torch.cat([2 * each.negative - each.negative2 for each in statistics])
-    given = [part.units for part in parts if part.units is not None]
-    units = len(np.unique(np.concatenate(given))) if given else sum(rows)
+    units = len(np.unique(np.concatenate([part.units for part in parts])))
     with_errors = math.inf
     if label and limit > SMALLEST:
         with_errors = _limit_with_errors(primary.nats, parts, statistics, units)
@@ -228,9 +227,8 @@ def _limit_with_errors(
     for part, each in zip(parts, statistics, strict=True):
         own = bounds.infonce(each, reduction="none")
         values = bounds.with_floor(own, part.floor).cpu().numpy()
-        unit = np.arange(len(values)) if part.units is None else part.units
-        contradicted.update(unit[values < 0].tolist())
-        errors.update(unit[values < min(0.0, math.log(2 * part.floor))].tolist())
+        contradicted.update(part.units[values < 0].tolist())
+        errors.update(part.units[values < min(0.0, math.log(2 * part.floor))].tolist())
     if len(contradicted) >= min(30, units / 10):  # Student's t holds, and subtracts less
         return math.inf
     special = require_extra("scipy.special", "the lower limit", "mi")
@@ -261,14 +259,13 @@ def permutation_p_value(parts: Sequence[EvaluationPart], permutations: int, seed
 
 def _permuted_sums(part: EvaluationPart, permutations: int, random: np.random.Generator) -> Tensor:
     """Total score of partners: of the true ones, then under each permutation."""
-    units = np.arange(len(part.x)) if part.units is None else part.units
-    rows = _chosen_rows(units)
+    rows = _chosen_rows(part.units)
     chosen = torch.from_numpy(rows).to(part.x.device)
     with torch.no_grad():
         scores = part.critic(part.x[chosen], part.y[chosen]).double().cpu() * part.scale
     if part.floor:
         scores = bounds.with_floor(scores.log_softmax(dim=1) + math.log(len(scores)), part.floor)
-    scores = _scores_of_units(scores, units[rows])
+    scores = _scores_of_units(scores, part.units[rows])
     sums = [scores.diagonal().sum()[None]]
     for start in range(0, permutations, 256):  # as many at once as stay in the cache
         count = min(256, permutations - start)

@@ -52,8 +52,8 @@ def embedding_information(
     parts = []
     for piece in range(pieces):
         x, y = z1[piece::pieces].float(), z2[piece::pieces].float()
-        own = group[piece::pieces].to(z1.device)
-        parts.append(EvaluationPart(critic, scale, x, y, second, own))
+        own = group[piece::pieces].to(z1.device), np.arange(len(z1))[piece::pieces]
+        parts.append(EvaluationPart(critic, scale, x, y, second, *own))
     evaluation = evaluate(parts, permutations, seed)
     return estimate_of(
         evaluation,

@@ -28,7 +28,7 @@ from flatnce import functional as F
 from flatnce.core.diagnostics import best_scale
 from flatnce.mi.fitting import one_thread
 from flatnce.paper.charts import Plain, axis, chart, comparison, difference, draw, line, spread
-from flatnce.paper.demo_command import DemoConfig
+from flatnce.paper.demo_config import DemoConfig
 from flatnce.paper.gaussians import correlation_of, draw_pairs
 from flatnce.pretrain.runs.log import Run, RunLog, read_run
 from flatnce.report.page import Figure, Page, Paragraph, Section, Table, origin_of, write_page
