@@ -248,6 +248,7 @@ def test_a_good_ess_out_of_reach_is_said():
     assert not any(kind.startswith("temperature") for kind in one_negative.kinds)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # imports of torch 2.11's compiler
 def test_an_objective_may_be_the_loss_itself():
     z1, z2 = pair(64)
     named = doctor(z1, z2, temperature=0.07, objective="FlatNCE")
