@@ -1,6 +1,7 @@
 """Schedules, the ESS controller, the exact solve, and temperatures that are learned."""
 
 import copy
+import dataclasses
 import json
 import math
 from collections.abc import Sequence
@@ -546,6 +547,9 @@ from fractions import Fraction
 import numpy as np
 import torch
 from flatnce import EssController, FlatNCE
+from flatnce.core.control import Cosine
+falling = Cosine(torch.tensor(0.6), torch.tensor(0.2), torch.tensor(100))
+assert abs(float(EssController(falling).target_at(torch.tensor(50))) - 0.4) < 1e-6
 right = np.float32(0.25), np.float64(0.25), np.int64(1), Fraction(1, 4), torch.tensor(0.25)
 for target in right:
     controller = EssController(target=target)
@@ -568,6 +572,14 @@ for target in (*wrong, np.float32("nan"), np.float32(1.5), torch.tensor(0.0), 10
 
 def test_a_number_is_of_any_real_type_and_anything_else_is_refused_at_once():
     run_forked(TARGETS)
+
+
+def test_a_controller_of_ones_own_may_have_further_settings():
+    @dataclasses.dataclass(frozen=True)
+    class Mine(EssController):
+        warm: int = 10
+
+    assert Mine(0.3, warm=5) == Mine(target=0.3, rate=0.01, warm=5)
 
 
 def test_a_controller_of_an_earlier_version_may_hold_a_whole_number():

@@ -134,7 +134,7 @@ def test_a_temperature_that_moves_is_not_replaced_by_control(train, ess, moving)
 
 def test_a_given_loss_without_an_objective_is_refused_even_if_the_model_has_one():
     with pytest.raises(ValueError, match="loss_fn has type CrossEntropyLoss, which holds no flat"):
-        Recorder().watch(nn.CrossEntropyLoss(), FlatNCE())
+        Recorder().watch(FlatNCE(), loss_fn=nn.CrossEntropyLoss())
 
 
 def test_a_model_without_an_objective_is_refused_with_a_remedy(train):

@@ -247,7 +247,6 @@ def test_nobody_who_cross_fits_is_told_to_cross_fit():
     [
         (40, "Use cross-fitting (folds=5), or add groups or blocks."),
         (12, "Use cross-fitting (folds=3), or add groups or blocks."),
-        (11, "Add groups or blocks."),
     ],
 )
 def test_the_folds_that_a_flag_advises_are_possible(groups, said):

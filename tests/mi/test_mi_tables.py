@@ -556,16 +556,17 @@ def test_arrays_of_an_archive_that_cannot_be_selected_say_why(tmp_path, numbers)
     assert listing in refusal(path, "embeddings", "means")
 
 
-def test_a_kind_of_a_column_that_is_not_selected_is_refused(text_file):
+def test_a_kind_of_a_column_that_is_not_selected_is_noted(text_file):
     rows = "\n".join(f"{row % 7},{row % 5},{row % 360},{row % 3}" for row in range(90))
     path = text_file(f"temp,y,wind,site\n{rows}")
     chosen = {"x": "temp", "y": "y"}
-    for typed in ("wind=circular:360", "temp=ordinal,wind=circular:360", "site=category,y=number"):
-        with pytest.raises(ValueError, match=r"--kind (wind|site): the column is not in x or y"):
-            read_tables([path], **chosen, kinds=typed)
+    for typed in ("wind=circular:360", "temp=number,wind=circular:360", "y=number,wind=number"):
+        found = read_tables([path], **chosen, kinds=typed)
+        assert found.notes == ("--kind wind has no effect: the column is not in x or y.",)
     # A pattern may name more columns than are selected.
-    assert read_tables([path], **chosen, kinds="*=category").x.shape == (90, 7)
-    assert read_tables([path], **chosen, group="site", kinds="site=category").group is not None
+    every = read_tables([path], **chosen, kinds="*=category")
+    assert every.x.shape == (90, 7) and every.notes == ()
+    assert read_tables([path], **chosen, group="site", kinds="site=category").notes == ()
 
 
 def test_a_column_with_infinite_values_is_left_out_of_a_ranking(text_file):
@@ -590,6 +591,8 @@ def test_an_array_of_objects_is_ignored_unless_it_is_selected(tmp_path, numbers)
         ):
             read_tables([path], **asked)
     assert describe_columns(path)[-1] == {"name": "objects", "kind": "not a table of numbers"}
+    np.savez(path, emb=numbers[:, :3], objects=objects)
+    assert [one["name"] for one in describe_columns(path)[:3]] == ["emb_0", "emb_1", "emb_2"]
 
 
 def test_whole_numbers_of_an_archive_that_may_be_classes_are_said_to_be_read_as_amounts(

@@ -138,7 +138,7 @@ def test_the_words_compare_best_with_best_and_name_where_infonce_is_ahead(tiny):
     assert ahead.startswith("K = 4, τ = 0.2, by 0.20. ")
     results["cases"][0]["difference"] |= {"mean": -0.001, "values": [-0.001, -0.001]}
     (text,) = (one["text"] for one in findings_of(results) if one["topic"].startswith("Where"))
-    assert text.startswith("K = 4, τ = 0.2, by less than 0.01. ")
+    assert text.startswith("K = 4, τ = 0.2, by 0.001. ")
     results["cases"][0]["difference"]["values"] = [-0.3, 0.1]
     (text,) = (one["text"] for one in findings_of(results) if one["topic"].startswith("Where"))
     assert text == "InfoNCE is ahead in every seed in none of these settings."

@@ -25,11 +25,14 @@ class Schedule(Protocol):
 
     def at(self, step: Tensor) -> Float[Tensor, ""]:
         """The value at a step count."""
-        ...
 
 
 def _is_real(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _number(value: Any) -> Any:
+    return value.item() if isinstance(value, Tensor) and value.ndim == 0 else value
 
 
 @dataclass(frozen=True)
@@ -46,10 +49,11 @@ class Cosine:
     steps: int
 
     def __post_init__(self) -> None:
-        check_positive("start", self.start)
-        check_positive("end", self.end)
-        if not (_is_real(self.steps) and 1 <= self.steps < math.inf):
-            raise ValueError(f"steps={self.steps!r} must be at least 1, a finite number")
+        start, end, steps = map(_number, (self.start, self.end, self.steps))
+        check_positive("start", start)
+        check_positive("end", end)
+        if not (_is_real(steps) and 1 <= steps < math.inf):
+            raise ValueError(f"steps={steps!r} must be at least 1, a finite number")
 
     def at(self, step: Tensor) -> Float[Tensor, ""]:
         """The value at a step count."""
@@ -103,22 +107,20 @@ class EssController:
     highest: float = 1e3
 
     def __post_init__(self) -> None:
-        given: dict[str, Any] = {
-            name: value.item() if isinstance(value, Tensor) and value.ndim == 0 else value
-            for name, value in vars(self).items()
-        }
+        names = ("target", "rate", "temperature_at_start", "lowest", "highest")
+        given = {name: _number(getattr(self, name)) for name in names}
         target, rate, start, lowest, highest = given.values()
-        ends = (target.start, target.end) if isinstance(target, Cosine) else (target,)
+        ends = [target.start, target.end] if isinstance(target, Cosine) else [target]
         known = isinstance(target, Cosine) or not isinstance(target, Schedule)
-        if known and not all(_is_real(end) and 0 < end <= 1 for end in ends):
+        if known and not all(_is_real(end) and 0 < end <= 1 for end in map(_number, ends)):
             raise ValueError(f"target={self.target!r} is not an ESS; pass a number in (0, 1]")
         if not (_is_real(rate) and 0 < rate < 1):
-            raise ValueError(f"rate={self.rate!r} must lie in (0, 1); the paper's is 0.01")
+            raise ValueError(f"rate={rate!r} must lie in (0, 1); the paper's is 0.01")
         bounds = lowest, start, highest
         if not (all(map(_is_real, bounds)) and 0 < lowest <= start <= highest < math.inf):
             raise ValueError(
-                f"temperature_at_start={self.temperature_at_start!r} must lie between "
-                f"lowest={self.lowest!r} and highest={self.highest!r}, all positive and finite"
+                f"temperature_at_start={start!r} must lie between lowest={lowest!r} and "
+                f"highest={highest!r}, all positive and finite"
             )
         for name, value in given.items():
             object.__setattr__(self, name, float(value) if _is_real(value) else value)

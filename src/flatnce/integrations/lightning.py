@@ -69,7 +69,7 @@ class DiagnosticsCallback(_base):  # type: ignore[misc]
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Find the objectives, before a checkpoint is loaded into them."""
         if stage == "fit":
-            self.diagnostics.watch(self.loss_fn, pl_module)
+            self.diagnostics.watch(pl_module, loss_fn=self.loss_fn)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *batch: Any) -> None:
         """Take the batch, and read at the end of an interval."""

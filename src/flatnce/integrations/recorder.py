@@ -57,8 +57,8 @@ class Recorder:
         self._seen: dict[str, Snapshot | None] = {}
         self._said: dict[str, str] = {}
 
-    def watch(self, loss_fn: object, *roots: object) -> None:
-        """Find the objectives, and control the temperatures of new ones."""
+    def watch(self, *roots: object, loss_fn: object = None) -> None:
+        """Find the objectives, and control the temperatures of new ones; loss_fn must hold one."""
         if loss_fn is not None and not objectives_in(loss_fn):
             raise ValueError(
                 f"loss_fn has type {type(loss_fn).__name__}, which holds no flatnce objective; "

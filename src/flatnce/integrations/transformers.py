@@ -38,13 +38,13 @@ class DiagnosticsCallback(TrainerCallback):
         """Add this callback to a trainer, before its loggers."""
         names = ("loss", "loss_fn", "compute_loss_func", "model")
         places = (getattr(trainer, name, None) for name in names)
-        self.diagnostics.watch(self.loss_fn, *places)
+        self.diagnostics.watch(*places, loss_fn=self.loss_fn)
         trainer.callback_handler.callbacks.insert(0, self)
 
     def on_train_begin(self, *events: Any, **options: Any) -> None:
         """Find the objectives, if the trainer's constructor got the callback."""
         if not self.diagnostics.objectives:
-            self.diagnostics.watch(self.loss_fn, options.get("model"))
+            self.diagnostics.watch(options.get("model"), loss_fn=self.loss_fn)
 
     def on_step_end(self, *events: Any, **options: Any) -> None:
         """Take a batch."""

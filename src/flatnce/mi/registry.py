@@ -19,8 +19,6 @@ from flatnce.toml_files import read_entries
 
 __all__ = ["BOUNDS"]
 
-Promise = Literal["expected", "limit", "none"]
-
 # Maps scores (critics, pairs, pairs), u of the partners (critics, pairs) or None, and a state to
 # one loss per critic and the next state.
 Loss = Callable[[Tensor, Tensor | None, Any], tuple[Tensor, Any]]
@@ -50,7 +48,7 @@ class Bound:
     """A bound or objective, as a function of a critic's scores."""
 
     name: str  #: its name
-    promise: Promise  #: ``expected``, ``limit`` or ``none``, see :mod:`flatnce.mi.bounds`
+    promise: Literal["expected", "limit", "none"]  #: see :mod:`flatnce.mi.bounds`
     value: Callable[..., Tensor]  #: the number, from scores (or row statistics) and ``needs``
     note: str  #: one sentence on what to keep in mind
     loss: Callable[..., Any]  #: what to minimise: minus the value, or a loss of its own

@@ -433,10 +433,10 @@ def memory_flags(
 
 def size_flags(evaluation: Evaluation, units: int, folds: int = 1) -> Iterator[Flag]:
     """Yield warnings about few rows; of that many units in all, each fold needs four."""
-    rows, most = sum(evaluation.rows), min(5, units // 4)
+    rows = sum(evaluation.rows)
     what = "rows" if 2 * evaluation.units > rows else "groups or blocks"
-    remedy = f"Use cross-fitting (folds={most}), or add {what}."
-    remedy = remedy if folds == 1 and most > 2 else f"Add {what}."
+    remedy = f"Use cross-fitting (folds={min(5, units // 4)}), or add {what}."
+    remedy = remedy if folds == 1 else f"Add {what}."
     if rows < 200:
         yield flag("small", {"ceiling": evaluation.ceiling}, rows=rows, remedy=remedy)
     if evaluation.units < min(20, rows):  # fewer units than jackknife groups

@@ -205,8 +205,6 @@ def read_tables(
         raise ValueError(f"--group {group} is also a column of --x or --y; leave it out there")
     wanted = [[*left, *grouped], right] if len(files) == 2 else [[*left, *grouped, *right]]
     chosen = {file.names[i] for file, part in zip(files, wanted, strict=True) for i in part}
-    for name in (name for name, of in said.items() if not chosen & of.keys()):
-        raise ValueError(MESSAGES["kind"].format(name=name))
     frames = _load(files, wanted, rows, seed)
     if each and x is None:
         left = files[0].leave_out_unfit(frames[0][left], series)
@@ -216,6 +214,7 @@ def read_tables(
     groups = _groups(frames[0][grouped[0]], group) if grouped else None
     listed = "; ".join(f"{kind} ({_listed(names, 3)})" for kind, names in found.items())
     notes = [note for file in files for note in file.notes]
+    notes += [MESSAGES["kind"].format(name=n) for n, own in said.items() if chosen.isdisjoint(own)]
     whole = {name for kind, names in found.items() if kind.startswith("whole") for name in names}
     for (file, _), part in zip(sides, (x_part, y_part), strict=True):
         for name in [one for one in part if one in whole & {*file.arrays} - {*file.said}]:
@@ -456,7 +455,7 @@ def _open_arrays(path: Path) -> _File:
         names += own
     if not arrays:
         raise ValueError(next(iter(unused.values()), MESSAGES["no_arrays"].format(path=path)))
-    if len(tables) == 1:
+    if len(tables) == 1 and not unused:  # of one array in all
         names = [str(i) for i in range(len(names))]
 
     def chunks(columns: list[int], size: int) -> Iterator[pd.DataFrame]:

@@ -246,7 +246,9 @@ def findings_of(results: Plain) -> list[dict[str, str]]:
     focus, values = _focus(results), _values(results)
     by_size = _by_size(results)
     ahead = [case for case in results["cases"] if max(case["difference"]["values"]) < 0]
-    behind = [f"{_setting(case)}, by {_lead(-case['difference']['mean'])}" for case in ahead]
+    leads = [-case["difference"]["mean"] for case in ahead]
+    said = [f"{lead:.2f}" if lead >= 0.005 else f"{lead:.1g}" for lead in leads]
+    behind = [f"{_setting(case)}, by {one}" for case, one in zip(ahead, said, strict=True)]
     values |= {
         "flat": "; ".join(f"K = {size}: {_ranges(cases)}" for size, cases in by_size.items()),
         "best": "; ".join(f"K = {size}: {_best(cases)}" for size, cases in by_size.items()),
@@ -265,10 +267,6 @@ def findings_of(results: Plain) -> list[dict[str, str]]:
         text = minus.sub("−", finding[chosen].format(**values))
         found.append({"topic": finding["topic"], "text": text})
     return found
-
-
-def _lead(nats: float) -> str:
-    return f"{nats:.2f}" if nats >= 0.005 else "less than 0.01"
 
 
 def _ranges(cases: list[Plain]) -> str:

@@ -69,7 +69,7 @@ def test_json_is_json_and_nothing_else(first, capsys):
     ],
 )
 def test_a_setting_that_no_protocol_uses_is_refused(first, typed, asked, users):
-    with pytest.raises(ValueError, match=f"has no effect here, it is for {users}.*leave it out"):
+    with pytest.raises(ValueError, match=f"has no effect here; leave it out, or add .*: {users}"):
         run(["first", "--protocol", *asked.split(), *typed])
     assert read_run(first).results["evaluations"] == []
 

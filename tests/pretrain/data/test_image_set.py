@@ -12,7 +12,7 @@ from torchvision.transforms import CenterCrop, InterpolationMode, Resize
 
 from flatnce.messages import FlatnceWarning
 from flatnce.pretrain.data import FolderSet, ImageSet, UnreadableImage, load
-from flatnce.pretrain.data.image_set import read_image
+from flatnce.pretrain.data.image_set import naming, read_image
 from flatnce.pretrain.data.readers import image_folder
 from tiny_sets import write_folder, write_image
 
@@ -158,3 +158,12 @@ def test_postscript_with_the_name_of_an_image_starts_no_interpreter(tmp_path, mo
     path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n")
     with pytest.raises(UnreadableImage, match="cannot identify"):
         read_image(str(path), 8)
+
+
+def test_only_what_a_file_holds_makes_it_unreadable():
+    for error in (SyntaxError("cut"), KeyError(3), RuntimeError("bad")):
+        with pytest.raises(UnreadableImage, match=r"a\.png cannot be read"), naming("a.png"):
+            raise error
+    for error in (ImportError("libwebp is missing"), MemoryError("full")):
+        with pytest.raises(type(error), match=str(error)), naming("a.png"):
+            raise error

@@ -82,6 +82,7 @@ def test_an_archive_beside_folders_of_images_is_not_a_shard(tmp_path):
     tarfile.open(photos / "photos_train.tar", "w").close()
     assert len(load(str(photos))) == 3 and has_part(photos, "test")
     (write_shards(tmp_path / "shards") / "pages").mkdir()
+    write_folder(tmp_path / "shards" / "pages", {"a": 1})
     assert len(load(str(tmp_path / "shards"))) == 40
 
 

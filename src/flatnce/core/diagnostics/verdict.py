@@ -75,10 +75,8 @@ class Rule:
         first = len(history) - 1
         while first > 0 and self.holds_on(history[first - 1]):
             first -= 1
-        shown = _shown(history[-1], objective)
-        still, moved = _still(history)
-        unsure = _WORDS["unsure"]["evidence"] if still and moved else ""
-        shown |= {"still": still, "unsure": unsure}
+        still, unsure = _still(history)
+        shown = _shown(history[-1], objective) | {"still": still, "unsure": unsure}
         evidence = _WORDS[self.kind]["evidence"].format(**shown)
         remedies = remedies_of(self.kind, objective, layout)
         return Verdict(self.kind, int(history[first]["step"]), evidence, remedies)
@@ -133,26 +131,27 @@ def _holding(history: History) -> Iterator["Rule"]:
     enough = has_evidence(history)
     found = [rule for rule in RULES if rule.holds_on(history[-1])]
     yield from (rule for rule in found if enough or not rule.normal_early)
-    still, moved = _still(history)
-    if enough and not found and still and not moved:
+    still, unsure = _still(history)
+    if enough and not found and still and not unsure:
         yield UNMOVED
 
 
-def _still(history: History) -> tuple[str, bool]:
-    """Words if a low MI has hardly changed since the first record; whether the temperature has.
+def _still(history: History) -> tuple[str, str]:
+    """Words if a low MI has hardly changed since the first record; and if the temperature has.
 
     A temperature that moves can hold MI while the encoder learns, so such a run is not judged.
     """
     records = [record for record in history if not not_finite(record)]
     mi = sorted(record["mi"] for record in records)
     if len(mi) < STILL_RECORDS:
-        return "", False
+        return "", ""
     ceiling = records[-1]["mi_ceiling"]
     temperatures = [record["temperature"] for record in records if "temperature" in record]
     moves = max(temperatures, default=1.0) > STILL_RATIO * min(temperatures, default=1.0)
     if mi[-1] > STILL_SHARE * ceiling or mi[-1] - mi[0] > IDLE_SHARE * ceiling:
-        return "", moves
-    return f", and {mi[0]:.2f} to {mi[-1]:.2f} in all {len(mi)} records", moves
+        return "", ""
+    unsure = _WORDS["unsure"]["evidence"] if moves else ""
+    return f", and {mi[0]:.2f} to {mi[-1]:.2f} in all {len(mi)} records", unsure
 
 
 def remedies_of(kind: str, objective: str = "", layout: str = "") -> tuple[str, ...]:

@@ -16,6 +16,7 @@ FlatNCE⊕      softplus(ℓ), or 1              σ(ℓ)·∇ℓ: InfoNCE's
 import math
 from abc import ABC
 from dataclasses import replace
+from functools import wraps
 from numbers import Real
 from typing import Any, Literal, TypeAlias, Unpack, cast, get_args
 
@@ -198,6 +199,7 @@ class CrossEntropyLoss(nn.CrossEntropyLoss):
         tensor(0.0486)
     """
 
+    @wraps(nn.CrossEntropyLoss.__init__)  # type: ignore[misc]  # its signature, for help
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         check_choice("reduction", self.reduction, REDUCTIONS)

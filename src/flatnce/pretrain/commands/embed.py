@@ -66,12 +66,8 @@ def run(arguments: list[str]) -> int:
     labelled = all(len(name.parts) > depth + 1 for name in names)
     classes = sorted({name.parts[depth] for name in names}) if labelled else []
     encoder = load(options.run, step=options.step, device=options.device)
-    made = encoder.embed(
-        files,
-        batch_size=options.batch_size,
-        normalize=options.normalize,
-        progress=sys.stderr.isatty(),
-    )
+    how: Any = {"batch_size": options.batch_size, "normalize": options.normalize}
+    made = encoder.embed(files, **how, progress=sys.stderr.isatty())
     arrays: dict[str, Any] = {"embeddings": made.numpy(), "files": np.array(list(map(str, names)))}
     if classes:
         labels = [classes.index(name.parts[depth]) for name in names]

@@ -203,7 +203,7 @@ def naming(path: str) -> Iterator[None]:
     """Turn the errors of decoding a file into one that names it."""
     try:
         yield
-    except (UnreadableImage, MemoryError):
+    except (UnreadableImage, MemoryError, ImportError):
         raise
     except Exception as error:  # damaged files can raise anything
         raise UnreadableImage(

@@ -232,13 +232,16 @@ def _shards(path: str | Path) -> dict[str, list[str]]:
         return {"train": shards_of(path)}
     folder = Path(path).expanduser()
     every = sorted(str(file) for file in folder.glob("*.tar"))
-    if every and any(map(image_files, subfolders_of(folder))):
-        return {}  # the archives lie beside the images that were unpacked from them
     found = {
         split: [one for one in every if Path(one).name.startswith(names)]
         for split, names in PARTS.items()
     }
     found = {split: shards for split, shards in found.items() if shards}
+    # Shards are known by their names: beside them only the folder of a split means images.
+    parts = sum(PARTS.values(), ())
+    beside = [one for one in subfolders_of(folder) if not found or one.name in parts]
+    if every and any(map(image_files, beside)):
+        return {}  # the archives lie beside the images that were unpacked from them
     if "validation" in found and "test" not in found:
         found["test"] = found.pop("validation")
     return found or ({"train": every} if every else {})

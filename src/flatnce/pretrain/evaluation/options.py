@@ -67,8 +67,10 @@ def refuse_unused(options: Options, protocols: Sequence[str]) -> None:
     for name, users in USED_BY.items():
         given, used = getattr(options, name), {*users}.intersection(expand(protocols))
         if given != getattr(Options, name) and not used:
-            said = f"{name}={given!r} has no effect here, it is for {', '.join(users)}"
-            raise ValueError(f"{said}: leave it out")
+            said = f"{name}={given!r} has no effect here; leave it out"
+            raise ValueError(
+                f"{said}, or add one of the protocols that use it: {', '.join(users)}"
+            )
 
 
 def expand(names: Sequence[str]) -> tuple[str, ...]:
