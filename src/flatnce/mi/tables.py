@@ -345,7 +345,7 @@ def _choose_pair(
     arrays = {name.casefold(): name for name in first.arrays}
     if first is last and len(first.names) == 1:
         alone = MESSAGES["alone"].format(path=first.path, name=first.names[0])
-        raise ValueError(next(iter(first.unused.values()), alone))
+        raise ValueError(next(iter(first.unused.values() if x is None else ()), alone))
     if first is last and x is None and y is None:
         if not {"x", "y"} <= set(arrays):
             kinds = zip(first.names, first.kinds, strict=True)

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import pytest
 
 from flatnce.cli import main
-from flatnce.pretrain import preset, train
+from flatnce.pretrain import load_encoder, preset, train
 from flatnce.pretrain.commands.evaluate import results_table, run
 from flatnce.pretrain.evaluation import Options, evaluate_run, protocols
 from flatnce.pretrain.evaluation.options import USED_BY
@@ -74,11 +74,20 @@ def test_a_setting_that_no_protocol_uses_is_refused(first, typed, asked, users):
     assert read_run(first).results["evaluations"] == []
 
 
-def test_every_setting_is_said_to_be_used_by_the_protocols_that_read_it():
-    trained = {"linear-short", "linear-long", "transfer-linear"}
-    trained |= {"semi", "finetune", "transfer-finetune"}
-    assert set(USED_BY["epochs"]) == trained == set(USED_BY["rates"])
-    assert {one for users in USED_BY.values() for one in users} <= set(protocols.PROTOCOLS)
+@pytest.mark.parametrize("name", list(protocols.PROTOCOLS))
+def test_a_setting_is_said_to_be_used_by_the_protocols_that_read_it(first, name):
+    read: set[str] = set()
+
+    class Seen(Options):
+        def __getattribute__(self, key):
+            read.add(key)
+            return super().__getattribute__(key)
+
+    options = Seen(epochs=1, rates=(1e-3,), fraction=(0.05,), pool=50)
+    bench = protocols.Bench(load_encoder(first), options)
+    read.clear()
+    assert list(protocols.PROTOCOLS[name](bench, "digits"))
+    assert read & USED_BY.keys() == {one for one, users in USED_BY.items() if name in users}
 
 
 @pytest.mark.parametrize("as_json", [False, True])
