@@ -247,6 +247,7 @@ def test_an_archive_in_an_archive_is_unpacked(server, root, tmp_path, monkeypatc
     assert len(load("caltech101", "test", root)) == 1
 
 
+@pytest.mark.filterwarnings("ignore:Python 3.14 will:DeprecationWarning")
 def test_a_python_without_filters_unpacks_what_its_checksum_allows(
     server, cifar10, root, monkeypatch
 ):
