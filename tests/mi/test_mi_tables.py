@@ -595,20 +595,6 @@ def test_an_array_of_objects_is_ignored_unless_it_is_selected(tmp_path, numbers)
     assert [one["name"] for one in describe_columns(path)[:3]] == ["emb_0", "emb_1", "emb_2"]
 
 
-def test_whole_numbers_of_an_archive_that_may_be_classes_are_said_to_be_read_as_amounts(
-    tmp_path, numbers
-):
-    path, count = tmp_path / "a.npz", np.arange(len(numbers))
-    np.savez(path, emb=numbers[:, :3], my_label=count % 20, pair=count % 2, id=count)
-    note = "The whole numbers of 'my_label' were read as amounts; if they are classes, add --kind"
-    assert read_tables([path], x="emb", y="my_label,pair,id").notes == (
-        f"{note} my_label=category.",
-    )
-    for kind in ("category", "number"):
-        kinds = {"my_label": kind}
-        assert read_tables([path], x="emb", y="my_label", kinds=kinds).notes == ()
-
-
 def test_an_archive_with_one_usable_array_says_why_the_other_is_not(tmp_path, numbers):
     for x, why in (
         (

@@ -215,11 +215,6 @@ def read_tables(
     listed = "; ".join(f"{kind} ({_listed(names, 3)})" for kind, names in found.items())
     notes = [note for file in files for note in file.notes]
     notes += [MESSAGES["kind"].format(name=n) for n, own in said.items() if chosen.isdisjoint(own)]
-    whole = {name for kind, names in found.items() if kind.startswith("whole") for name in names}
-    for (file, _), part in zip(sides, (x_part, y_part), strict=True):
-        for name in [one for one in part if one in whole & {*file.arrays} - {*file.said}]:
-            if part[name].nunique().item() <= min(encoding.MOST_WORDS, len(part[name]) // 2):
-                notes.append(MESSAGES["classes"].format(name=name, typed=shlex.quote(name)))
     return Tables((x_part, y_part), f"Kinds: {listed}.", tuple(notes), groups)
 
 

@@ -25,6 +25,7 @@ IDLE_SHARE = 0.05  # of the ceiling: a lower MI, or a smaller change since the s
 STILL_RECORDS = 5
 STILL_SHARE = 0.5  # of the ceiling: a higher MI may stay where it is while the encoder learns
 STILL_RATIO = 1.05  # of temperatures: a larger one is a temperature that moves
+SETTLED_RATIO = 1.1  # to the last temperature, of one that has moved
 EVIDENCE_STEPS = 100  # and one epoch, where that is known
 
 NEEDED = ("gain", "ess", "mi", "mi_ceiling")
@@ -139,15 +140,21 @@ def _holding(history: History) -> Iterator["Rule"]:
 def _still(history: History) -> tuple[str, str]:
     """Words if a low MI has hardly changed since the first record; and if the temperature has.
 
-    A temperature that moves can hold MI while the encoder learns, so such a run is not judged.
+    A temperature that moves can hold MI while the encoder learns, so such a run is not judged, and
+    only its records since the temperature settled are compared.
     """
-    records = [record for record in history if not not_finite(record)]
+    records = [record for record in reversed(history) if not not_finite(record)]
+    temperatures = [record["temperature"] for record in records if "temperature" in record]
+    moves = max(temperatures, default=1.0) > STILL_RATIO * min(temperatures, default=1.0)
+    if moves:
+        far = (
+            abs(math.log(one / temperatures[0])) > math.log(SETTLED_RATIO) for one in temperatures
+        )
+        records = records[: [*far, True].index(True)]
     mi = sorted(record["mi"] for record in records)
     if len(mi) < STILL_RECORDS:
         return "", ""
-    ceiling = records[-1]["mi_ceiling"]
-    temperatures = [record["temperature"] for record in records if "temperature" in record]
-    moves = max(temperatures, default=1.0) > STILL_RATIO * min(temperatures, default=1.0)
+    ceiling = records[0]["mi_ceiling"]
     if mi[-1] > STILL_SHARE * ceiling or mi[-1] - mi[0] > IDLE_SHARE * ceiling:
         return "", ""
     unsure = _WORDS["unsure"]["evidence"] if moves else ""
