@@ -674,6 +674,8 @@ def test_mi_that_never_changes_is_not_learning(values, kind):
     unsure = verdict_on(settled)
     assert unsure.kind == "healthy"
     assert ("not known whether the encoder learns" in unsure.evidence) == (kind != "healthy")
+    for broken in (0.0, -0.1, math.inf, math.nan):  # a verdict never fails on a number
+        assert verdict_on([*settled, {**history[-1], "temperature": broken}]).kind == "healthy"
     fixed = [{**one, "temperature": 0.1 - 0.001 * place} for place, one in enumerate(history)]
     assert verdict_on(fixed).kind == kind
     assert verdict_on([*fixed[:1], *history[1:]]).kind == kind  # one record knows it

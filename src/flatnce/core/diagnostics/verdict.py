@@ -147,18 +147,16 @@ def _still(history: History) -> tuple[str, str]:
     temperatures = [record["temperature"] for record in records if "temperature" in record]
     moves = max(temperatures, default=1.0) > STILL_RATIO * min(temperatures, default=1.0)
     if moves:
-        far = (
-            abs(math.log(one / temperatures[0])) > math.log(SETTLED_RATIO) for one in temperatures
-        )
-        records = records[: [*far, True].index(True)]
+        least, most = temperatures[0] / SETTLED_RATIO, temperatures[0] * SETTLED_RATIO
+        records = records[: [*(least <= one <= most for one in temperatures), False].index(False)]
     mi = sorted(record["mi"] for record in records)
     if len(mi) < STILL_RECORDS:
         return "", ""
     ceiling = records[0]["mi_ceiling"]
     if mi[-1] > STILL_SHARE * ceiling or mi[-1] - mi[0] > IDLE_SHARE * ceiling:
         return "", ""
-    unsure = _WORDS["unsure"]["evidence"] if moves else ""
-    return f", and {mi[0]:.2f} to {mi[-1]:.2f} in all {len(mi)} records", unsure
+    which, unsure = ("the last", _WORDS["unsure"]["evidence"]) if moves else ("all", "")
+    return f", and {mi[0]:.2f} to {mi[-1]:.2f} in {which} {len(mi)} records", unsure
 
 
 def remedies_of(kind: str, objective: str = "", layout: str = "") -> tuple[str, ...]:
